@@ -1,0 +1,26 @@
+//! Who calls, and what they may reach: API keys in a snapshot, personas from the config.
+//!
+//! Records `auth.failed` and `admin.audit_queried`. Never reads HTTP bodies and never runs a tool.
+
+mod persona;
+
+pub use persona::{Globs, Persona, PersonaError, Personas};
+
+use uuid::Uuid;
+
+use crate::event::AuthMethod;
+
+/// Somebody who proved who they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// Pseudonymous and stable; what facts carry.
+    pub subject_id: String,
+    /// The name given to the key; personal.
+    pub user_name: String,
+    /// How it was proved.
+    pub auth_method: AuthMethod,
+    /// The API key's id, when there is one.
+    pub key_id: Option<Uuid>,
+    /// Roles, which personas map.
+    pub roles: Vec<String>,
+}

@@ -1,0 +1,156 @@
+//! Time as a value that is passed in, in whole microseconds.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Microseconds since 1970-01-01T00:00:00Z; written as RFC 3339 with six decimals and `Z`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+/// The text is not an RFC 3339 time within the years 0 to 9999.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{text:?} is not a time like 2026-01-31T09:30:00Z")]
+pub struct TimestampError {
+    /// What was given, clipped.
+    pub text: String,
+}
+
+impl Timestamp {
+    /// From microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// This time moved by `micros`, saturating at the ends of the range.
+    #[must_use]
+    pub const fn plus_micros(self, micros: i64) -> Self {
+        Self(self.0.saturating_add(micros))
+    }
+
+    /// Whole milliseconds from `earlier` to this, 0 when the clock went backwards.
+    #[must_use]
+    pub fn millis_since(self, earlier: Self) -> u64 {
+        u64::try_from((self.0 - earlier.0) / 1_000).unwrap_or(0)
+    }
+
+    /// For Postgres.
+    #[must_use]
+    pub fn to_offset(self) -> OffsetDateTime {
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000)
+            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    }
+
+    /// From Postgres, which keeps microseconds too.
+    #[must_use]
+    pub fn from_offset(at: OffsetDateTime) -> Self {
+        Self(i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.to_offset();
+        write!(
+            f,
+            "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+            at.year(),
+            u8::from(at.month()),
+            at.day(),
+            at.hour(),
+            at.minute(),
+            at.second(),
+            at.microsecond()
+        )
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = TimestampError;
+
+    fn from_str(text: &str) -> Result<Self, TimestampError> {
+        OffsetDateTime::parse(text, &Rfc3339)
+            .map(Self::from_offset)
+            .map_err(|_| TimestampError { text: super::clip(text, 64).to_owned() })
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for Timestamp {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
+
+/// Where time comes from.
+pub trait Clock: Send + Sync + 'static {
+    /// The wall clock.
+    fn now(&self) -> Timestamp;
+    /// A clock that never goes back, for durations and deadlines.
+    fn monotonic(&self) -> Instant;
+}
+
+/// The operating system's clocks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+#[expect(clippy::disallowed_methods, reason = "this is the one place that asks the operating system")]
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_offset(OffsetDateTime::now_utc())
+    }
+
+    fn monotonic(&self) -> Instant {
+        Instant::now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips_to_the_microsecond() {
+        let at = Timestamp::from_micros(1_764_521_228_000_042);
+        assert_eq!(at.to_string(), "2025-11-30T16:47:08.000042Z");
+        assert_eq!(at.to_string().parse(), Ok(at));
+        assert_eq!("2025-11-30T17:47:08.000042+01:00".parse(), Ok(at));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        assert_eq!("yesterday".parse::<Timestamp>(), Err(TimestampError { text: "yesterday".into() }));
+    }
+}

@@ -1,0 +1,74 @@
+//! What every module may use: time, ids, supervised tasks and the closed set of error categories.
+//!
+//! Nothing in here knows of events, HTTP, Postgres or the log.
+
+mod category;
+mod clock;
+mod tasks;
+
+pub use category::Category;
+pub use clock::{Clock, SystemClock, Timestamp, TimestampError};
+pub use tasks::Tasks;
+
+use sha2::{Digest, Sha256};
+use uuid::{NoContext, Uuid};
+
+/// SHA-256 of `bytes`.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// SHA-256 of `bytes` as 64 lower-case hexadecimal digits.
+#[must_use]
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex::encode(sha256(bytes))
+}
+
+/// A UUID version 7: sortable by the millisecond of `at`, the rest random.
+#[must_use]
+pub fn uuid_v7(at: Timestamp) -> Uuid {
+    let micros = at.as_micros().max(0).unsigned_abs();
+    let nanos = u32::try_from(micros % 1_000_000).expect("a remainder below one million fits u32") * 1_000;
+    Uuid::new_v7(uuid::Timestamp::from_unix(NoContext, micros / 1_000_000, nanos))
+}
+
+/// `N` bytes from the operating system's random source.
+///
+/// # Panics
+/// When the operating system has no randomness to give: nothing that needs a secret may go on then.
+#[must_use]
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system gives randomness");
+    bytes
+}
+
+/// At most `bytes_max` bytes of `text`, cut at a character boundary.
+#[must_use]
+pub fn clip(text: &str, bytes_max: usize) -> &str {
+    if text.len() <= bytes_max {
+        return text;
+    }
+    let end = (0..=bytes_max).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    text.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clip_keeps_whole_characters() {
+        assert_eq!(clip("héllo", 2), "h");
+        assert_eq!(clip("héllo", 3), "hé");
+        assert_eq!(clip("abc", 9), "abc");
+    }
+
+    #[test]
+    fn v7_ids_carry_the_given_millisecond() {
+        let id = uuid_v7(Timestamp::from_micros(1_700_000_000_123_456));
+        let (seconds, nanos) = id.get_timestamp().unwrap().to_unix();
+        assert_eq!((id.get_version_num(), seconds, nanos / 1_000_000), (7, 1_700_000_000, 123));
+    }
+}

@@ -1,0 +1,173 @@
+//! From a file's text to a checked config.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::{Config, ExpandError, expand};
+use crate::auth::PersonaError;
+
+/// The config cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {cause}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// A variable is missing.
+    #[error(transparent)]
+    Expand(#[from] ExpandError),
+    /// Not the YAML of a config; the text has line, column and the unknown key.
+    #[error("{0}")]
+    Yaml(String),
+    /// A value that contradicts another or makes no sense.
+    #[error("{key}: {cause}")]
+    Value {
+        /// The key's path.
+        key: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// A bad glob.
+    #[error(transparent)]
+    Persona(#[from] PersonaError),
+}
+
+/// Reads and checks `path`.
+///
+/// # Errors
+/// [`ConfigError`] says what to change.
+pub fn load(path: &Path) -> Result<Config, ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
+    parse(&text, environment)
+}
+
+#[expect(clippy::disallowed_methods, reason = "config is where the environment is read")]
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Checks a config's text; `get` gives the environment.
+///
+/// # Errors
+/// [`ConfigError`] says what to change.
+pub fn parse(text: &str, get: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
+    let text = expand(text, get)?;
+    let config: Config = if text.trim().is_empty() {
+        Config::default()
+    } else {
+        serde_saphyr::from_str(&text).map_err(|error| ConfigError::Yaml(error.to_string()))?
+    };
+    check(&config)?;
+    Ok(config)
+}
+
+fn check(config: &Config) -> Result<(), ConfigError> {
+    let require = |holds: bool, key: &str, cause: &str| {
+        if holds { Ok(()) } else { Err(ConfigError::Value { key: key.to_owned(), cause: cause.to_owned() }) }
+    };
+    let tenant_ok =
+        !config.tenant.is_empty() && config.tenant.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    require(tenant_ok, "tenant", "letters, digits and - only")?;
+    require(config.log.segment_bytes >= 1024 * 1024, "log.segment_bytes", "at least 1 MiB")?;
+    require(config.log.segment_bytes <= 1 << 30, "log.segment_bytes", "at most 1 GiB")?;
+    require(
+        config.log.in_flight_bytes_max <= config.log.segment_bytes,
+        "log.in_flight_bytes_max",
+        "at most log.segment_bytes: what is in flight must fit the room allocated ahead",
+    )?;
+    require(config.log.in_flight_bytes_max >= 1024 * 1024, "log.in_flight_bytes_max", "at least 1 MiB")?;
+    require(
+        config.log.in_flight_records_max >= 2,
+        "log.in_flight_records_max",
+        "at least 2: an intent and its outcome",
+    )?;
+    require(config.log.checkpoint_interval_ms >= 100, "log.checkpoint_interval_ms", "at least 100")?;
+    require(config.projection.loops >= 1, "projection.loops", "at least 1")?;
+    require(config.projection.batch_records_max >= 1, "projection.batch_records_max", "at least 1")?;
+    require(
+        config.projection.lease_renew_ms.saturating_mul(2) <= config.projection.lease_ms,
+        "projection.lease_renew_ms",
+        "at most half of projection.lease_ms",
+    )?;
+    require(config.limits.calls_in_flight_max >= 1, "limits.calls_in_flight_max", "at least 1")?;
+    require(config.limits.body_bytes_max >= 1024, "limits.body_bytes_max", "at least 1024")?;
+    require(
+        config.limits.recorded_arguments_bytes_max <= 96 * 1024,
+        "limits.recorded_arguments_bytes_max",
+        "at most 98304: an event has 256 KiB and its text is escaped twice",
+    )?;
+    require(
+        config.limits.shutdown_grace_ms <= 5_000,
+        "limits.shutdown_grace_ms",
+        "at most 5000: exit takes at most 8 s",
+    )?;
+    require(config.database.pool_connections_max >= 4, "database.pool_connections_max", "at least 4")?;
+    roles_are_unique(config)?;
+    config.personas()?;
+    Ok(())
+}
+
+fn roles_are_unique(config: &Config) -> Result<(), ConfigError> {
+    let mut seen = BTreeMap::new();
+    for (name, persona) in &config.personas {
+        for role in &persona.roles {
+            if let Some(other) = seen.insert(role, name) {
+                return Err(ConfigError::Value {
+                    key: format!("personas.{name}.roles"),
+                    cause: format!("role {role:?} already leads to persona {other:?}"),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn none(_: &str) -> Option<String> {
+        None
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(parse("", none).unwrap(), Config::default());
+        assert_eq!(parse("# nothing\ntenant: default\n", none).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let error = parse("tenant: a\nlimits:\n  bodybytes_max: 5\n", none).unwrap_err().to_string();
+        assert!(error.contains("bodybytes_max") && error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn contradictions_are_refused_by_key() {
+        for (text, key) in [
+            ("tenant: 'a b'", "tenant"),
+            ("log: {segment_bytes: 5}", "log.segment_bytes"),
+            ("projection: {lease_ms: 1000, lease_renew_ms: 900}", "projection.lease_renew_ms"),
+            ("personas: {a: {roles: [x]}, b: {roles: [x]}}", "personas.b.roles"),
+            ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),
+        ] {
+            match parse(text, none).unwrap_err() {
+                ConfigError::Value { key: found, .. } => assert_eq!(found, key),
+                other => panic!("{text}: {other}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_takes_its_password_from_the_environment() {
+        let text = "connections:\n  sales:\n    kind: postgres\n    url: postgres://r:${PW}@h/d\n";
+        let config = parse(text, |name| (name == "PW").then(|| "s3".into())).unwrap();
+        let super::super::Connection::Postgres(sales) = &config.connections["sales"];
+        assert_eq!((sales.url.as_str(), sales.rows_max), ("postgres://r:s3@h/d", 1_000));
+    }
+}

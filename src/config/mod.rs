@@ -1,0 +1,310 @@
+//! Every setting and every limit, each with its unit in its name. The only place that reads the config file.
+//!
+//! `docs/config.md` is not needed: `annals config check` prints what is in force.
+
+mod expand;
+mod load;
+
+pub use expand::{ExpandError, expand};
+pub use load::{ConfigError, load, parse};
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::auth::{Globs, Persona, PersonaError, Personas};
+
+/// The whole config. Every field has a default, so an empty file is a config.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The tenant in each event's source: letters, digits, `-`.
+    pub tenant: String,
+    /// Where MCP and REST listen.
+    pub listen: SocketAddr,
+    /// Where `/metrics` listens.
+    pub metrics_listen: SocketAddr,
+    /// Who may reach the HTTP listener from a browser.
+    pub http: Http,
+    /// The log.
+    pub log: Log,
+    /// The audit store.
+    pub database: Database,
+    /// The workers that fill the store.
+    pub projection: Projection,
+    /// Bounds.
+    pub limits: Limits,
+    /// What roles may reach, by persona name.
+    pub personas: BTreeMap<String, PersonaConfig>,
+    /// Named bindings to downstream systems, by name.
+    pub connections: BTreeMap<String, Connection>,
+}
+
+/// Checks against DNS rebinding and foreign pages.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    /// `Host` values accepted beside loopback names and the listen address, without port.
+    pub allowed_hosts: Vec<String>,
+    /// `Origin` values accepted beside loopback origins, as `scheme://host[:port]`.
+    pub allowed_origins: Vec<String>,
+}
+
+/// The embedded log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Size at which a segment file is closed, bytes. Also how much is allocated ahead.
+    pub segment_bytes: u64,
+    /// Records that may wait for their sync.
+    pub in_flight_records_max: u32,
+    /// Body bytes that may wait for their sync or are set aside for outcomes.
+    pub in_flight_bytes_max: u64,
+    /// How long an append waits for room before it is refused as busy, milliseconds.
+    pub reserve_wait_ms: u64,
+    /// Interval of `system.checkpoint` events, milliseconds.
+    pub checkpoint_interval_ms: u64,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 * 1024 * 1024,
+            in_flight_records_max: 8_192,
+            in_flight_bytes_max: 32 * 1024 * 1024,
+            reserve_wait_ms: 2_000,
+            checkpoint_interval_ms: 60_000,
+        }
+    }
+}
+
+/// The audit store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Database {
+    /// A Postgres of your own, version 15 or later, whose role may create roles and databases' objects.
+    /// Without it a private Postgres runs in the data directory. `DATABASE_URL` overrides.
+    pub url: Option<String>,
+    /// Connections per pool; there are three pools (state and projection, audit reads, sample data has its own).
+    pub pool_connections_max: u32,
+    /// How long a statement may wait for a connection, milliseconds.
+    pub acquire_timeout_ms: u64,
+    /// The longest an audit query may run, milliseconds.
+    pub query_timeout_ms: u64,
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Self { url: None, pool_connections_max: 8, acquire_timeout_ms: 5_000, query_timeout_ms: 15_000 }
+    }
+}
+
+/// The projection worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Projection {
+    /// Loops in this worker; each has a share of the partitions.
+    pub loops: u32,
+    /// Events in one transaction at most.
+    pub batch_records_max: usize,
+    /// Life of a lease without renewal, milliseconds.
+    pub lease_ms: u64,
+    /// Interval of renewal when idle, milliseconds.
+    pub lease_renew_ms: u64,
+}
+
+impl Default for Projection {
+    fn default() -> Self {
+        Self { loops: 2, batch_records_max: 1_000, lease_ms: 5_000, lease_renew_ms: 1_500 }
+    }
+}
+
+/// Bounds on what callers may send and hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Body of one HTTP request, bytes.
+    pub body_bytes_max: usize,
+    /// Tool calls that run at once.
+    pub calls_in_flight_max: usize,
+    /// From receipt to the end of a call, milliseconds.
+    pub call_timeout_ms: u64,
+    /// Arguments over this size are recorded as digest and size only, bytes.
+    pub recorded_arguments_bytes_max: usize,
+    /// Sessions of MCP 2025-11-25 in all.
+    pub sessions_max: usize,
+    /// Sessions of MCP 2025-11-25 of one API key; one more ends the oldest idle one.
+    pub sessions_per_key_max: usize,
+    /// Idle life of a session, milliseconds.
+    pub session_idle_ms: u64,
+    /// How long running calls may go on after SIGTERM before they are cancelled, milliseconds.
+    pub shutdown_grace_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 1024 * 1024,
+            calls_in_flight_max: 256,
+            call_timeout_ms: 30_000,
+            recorded_arguments_bytes_max: 64 * 1024,
+            sessions_max: 10_000,
+            sessions_per_key_max: 1_000,
+            session_idle_ms: 30 * 60 * 1_000,
+            shutdown_grace_ms: 3_000,
+        }
+    }
+}
+
+/// What a persona may reach. Deny wins; what nothing allows is denied.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PersonaConfig {
+    /// The roles that lead to it; a role may stand in one persona only.
+    pub roles: Vec<String>,
+    /// Globs over tool names.
+    pub tools: Rules,
+    /// Globs over connection names.
+    pub connections: Rules,
+    /// Whether it may read the audit.
+    pub reads_audit: bool,
+}
+
+/// Globs: `*` any run of characters, `?` one, `[ab]` a choice.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rules {
+    /// What is allowed.
+    pub allow: Vec<String>,
+    /// What is denied all the same.
+    pub deny: Vec<String>,
+}
+
+/// One downstream system under one credential.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Connection {
+    /// A Postgres database, reached read-only.
+    Postgres(PostgresConnection),
+}
+
+/// A Postgres database. Give it a role of its own without superuser and with SELECT only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PostgresConnection {
+    /// `postgres://role:password@host/database`; take the password from the environment: `${VAR}`.
+    pub url: String,
+    /// What an agent finds there.
+    #[serde(default)]
+    pub description: String,
+    /// Rows of one answer at most.
+    #[serde(default = "PostgresConnection::rows_max_default")]
+    pub rows_max: u32,
+    /// JSON bytes of one answer's rows at most.
+    #[serde(default = "PostgresConnection::bytes_max_default")]
+    pub bytes_max: u64,
+    /// The longest a statement may run, milliseconds.
+    #[serde(default = "PostgresConnection::timeout_ms_default")]
+    pub timeout_ms: u64,
+    /// Statements that run at once.
+    #[serde(default = "PostgresConnection::connections_max_default")]
+    pub connections_max: u32,
+}
+
+impl PostgresConnection {
+    /// A connection to `url` with the default limits.
+    #[must_use]
+    pub fn new(url: String, description: String) -> Self {
+        Self {
+            url,
+            description,
+            rows_max: Self::rows_max_default(),
+            bytes_max: Self::bytes_max_default(),
+            timeout_ms: Self::timeout_ms_default(),
+            connections_max: Self::connections_max_default(),
+        }
+    }
+
+    const fn rows_max_default() -> u32 {
+        1_000
+    }
+
+    const fn bytes_max_default() -> u64 {
+        1024 * 1024
+    }
+
+    const fn timeout_ms_default() -> u64 {
+        15_000
+    }
+
+    const fn connections_max_default() -> u32 {
+        8
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            tenant: "default".into(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            metrics_listen: SocketAddr::from(([127, 0, 0, 1], 9090)),
+            http: Http::default(),
+            log: Log::default(),
+            database: Database::default(),
+            projection: Projection::default(),
+            limits: Limits::default(),
+            personas: default_personas(),
+            connections: BTreeMap::new(),
+        }
+    }
+}
+
+/// `admin` reaches everything, `analyst` the data tools, `auditor` the audit and nothing that touches data.
+#[must_use]
+pub fn default_personas() -> BTreeMap<String, PersonaConfig> {
+    let everything = || Rules { allow: vec!["*".into()], deny: vec![] };
+    let only =
+        |names: &[&str]| Rules { allow: names.iter().map(|&name| name.into()).collect(), deny: vec![] };
+    let persona = |role: &str, tools, connections, reads_audit| {
+        (role.to_owned(), PersonaConfig { roles: vec![role.to_owned()], tools, connections, reads_audit })
+    };
+    BTreeMap::from([
+        persona("admin", everything(), everything(), true),
+        persona("analyst", only(&["platform_info", "list_connections", "sql_*"]), everything(), false),
+        persona("auditor", only(&["platform_info"]), Rules::default(), true),
+    ])
+}
+
+impl Config {
+    /// The personas, compiled.
+    ///
+    /// # Errors
+    /// [`PersonaError`] names the bad glob.
+    pub fn personas(&self) -> Result<Personas, PersonaError> {
+        let compiled = self.personas.iter().map(|(name, persona)| {
+            let globs = |rules: &Rules| Globs::new(name, &rules.allow, &rules.deny);
+            let compiled = Persona {
+                name: name.clone(),
+                tools: globs(&persona.tools)?,
+                connections: globs(&persona.connections)?,
+                reads_audit: persona.reads_audit,
+            };
+            Ok((compiled, persona.roles.clone()))
+        });
+        Ok(Personas::new(compiled.collect::<Result<Vec<_>, PersonaError>>()?))
+    }
+}
+
+impl Limits {
+    /// For dispatch.
+    #[must_use]
+    pub fn dispatch(&self) -> crate::dispatch::Limits {
+        crate::dispatch::Limits {
+            calls_in_flight_max: self.calls_in_flight_max,
+            call_timeout: Duration::from_millis(self.call_timeout_ms),
+            recorded_arguments_bytes_max: self.recorded_arguments_bytes_max,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The path of one call: decide, record the intent, run the tool, record the outcome, and only then answer.
+//!
+//! Knows nothing of HTTP or JSON-RPC. No result leaves [`Dispatch::call`] before its terminal event is durable.
+
+mod limits;
+mod purpose;
+mod record;
+mod run;
+
+pub use limits::Limits;
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::auth::{Persona, Principal};
+use crate::base::{Tasks, Timestamp};
+use crate::event::Transport;
+use crate::log::Lanes;
+use crate::tools::{ToolError, ToolResult, Toolbox};
+
+/// A tool call as a transport hands it over: authenticated, not yet decided.
+#[derive(Debug, Clone)]
+pub struct CallRequest {
+    /// Minted before anything else.
+    pub call_id: Uuid,
+    /// When the request was received.
+    pub received_at: Timestamp,
+    /// Who calls.
+    pub principal: Arc<Principal>,
+    /// What they may reach.
+    pub persona: Arc<Persona>,
+    /// The tool's name as asked for.
+    pub tool: String,
+    /// The arguments as received, a JSON object; `None` when absent.
+    pub arguments: Option<Box<RawValue>>,
+    /// The JSON-RPC id as received, as JSON text.
+    pub request_id: String,
+    /// The transport session, when there is one.
+    pub session_id: Option<String>,
+    /// The MCP revision.
+    pub protocol_version: String,
+    /// How it came in.
+    pub transport: Transport,
+    /// What is known of the peer.
+    pub client: Client,
+    /// Fired by the transport when the caller cancels, or vanishes where that is a cancel.
+    pub cancel: CancellationToken,
+}
+
+/// What is known of a peer; everything in it but the address could be forged.
+#[derive(Debug, Clone, Default)]
+pub struct Client {
+    /// The peer's address.
+    pub ip: Option<String>,
+    /// The `User-Agent` header.
+    pub user_agent: Option<String>,
+    /// What the caller claims (client info, `_meta`), as received.
+    pub asserted: Option<Box<RawValue>>,
+}
+
+/// How a call ended. Each but [`Answer::Unavailable`] and [`Answer::OutcomeUnrecorded`] has a durable terminal event.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// The tool's result.
+    Completed(ToolResult),
+    /// The tool ran and failed, or a panic was caught (category `internal`).
+    Failed(ToolError),
+    /// Refused before the tool was asked.
+    Denied(ToolError),
+    /// The deadline passed.
+    TimedOut(ToolError),
+    /// The caller cancelled; nobody may be listening.
+    Cancelled(ToolError),
+    /// The log did not take the intent (or the denial): nothing ran. Retry after `retry_after_s`.
+    Unavailable {
+        /// The public error.
+        error: ToolError,
+        /// Seconds.
+        retry_after_s: u32,
+    },
+    /// The tool may have had an effect, but its outcome could not be recorded; the result is withheld.
+    OutcomeUnrecorded(ToolError),
+}
+
+/// Runs calls.
+pub struct Dispatch {
+    lanes: Arc<Lanes>,
+    toolbox: Arc<Toolbox>,
+    limits: Limits,
+    running: Arc<tokio::sync::Semaphore>,
+    tasks: Tasks,
+}
+
+impl Dispatch {
+    /// Runs calls of `toolbox`, recorded in `lanes`; each call is a task of `tasks`.
+    #[must_use]
+    pub fn new(lanes: Arc<Lanes>, toolbox: Arc<Toolbox>, limits: Limits, tasks: Tasks) -> Self {
+        let running = Arc::new(tokio::sync::Semaphore::new(limits.calls_in_flight_max));
+        Self { lanes, toolbox, limits, running, tasks }
+    }
+
+    /// The tools, for listing.
+    #[must_use]
+    pub fn toolbox(&self) -> &Arc<Toolbox> {
+        &self.toolbox
+    }
+
+    /// The clock that stamps calls.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn crate::base::Clock> {
+        self.lanes.clock()
+    }
+
+    /// Runs one call to its recorded end. The call goes on when this future is dropped; only `request.cancel` stops it.
+    pub async fn call(&self, request: CallRequest) -> Answer {
+        run::call(self, request).await
+    }
+
+    /// Records that a request which names a call was refused before it could be one (its parameters are malformed).
+    pub async fn refuse(&self, request: CallRequest, error: ToolError) -> Answer {
+        run::refuse(self, request, error).await
+    }
+}

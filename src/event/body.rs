@@ -1,0 +1,370 @@
+//! Building an event's body once, and reading it back without losing a byte.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::facts::{AckCheck, AckClass, Started, Stopping, SystemCheckpoint, Terminal};
+use super::facts::{AuditQueried, AuthFailed, Common, Facts, KeyCreated, KeyRevoked, LaneClosed, Requested};
+use super::{Kind, Personal, PersonalAlg, Topic, TopicPartition, UnknownKind, partition_of};
+use crate::base::{Timestamp, sha256_hex};
+
+/// The most bytes a body may have, so that no log engine refuses it by size.
+pub const BODY_BYTES_MAX: usize = 256 * 1024;
+
+/// Stands in a stored body head for the token of `personal.bytes`, once that was erased.
+pub const TOKEN_ABSENT: &str = "null";
+
+/// What is the same in all events of one process.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// CloudEvents `source`: `urn:annals:<tenant>`.
+    pub source: String,
+    /// The process start.
+    pub incarnation: Uuid,
+    /// What an ack of the log means.
+    pub ack: AckClass,
+    /// How far that is known.
+    pub ack_check: AckCheck,
+}
+
+/// An event ready to be recorded: its body is final.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Topic and partition of its key.
+    pub target: TopicPartition,
+    /// CloudEvents `id`.
+    pub id: Uuid,
+    /// The JSON bytes.
+    pub body: Bytes,
+}
+
+/// An event as a row of the outbox carries it.
+#[derive(Debug, Clone)]
+pub struct Sealed {
+    /// The event.
+    pub event: Event,
+    /// The key its partition came from.
+    pub key: String,
+}
+
+/// An event cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Over [`BODY_BYTES_MAX`].
+    #[error("the event body has {bytes} bytes, the limit is {BODY_BYTES_MAX}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// A value has no JSON form.
+    #[error("the event has no JSON form")]
+    Json(#[from] serde_json::Error),
+}
+
+#[derive(Serialize)]
+struct Envelope<'a, F> {
+    specversion: &'a str,
+    id: Uuid,
+    source: &'a str,
+    r#type: &'a str,
+    time: Timestamp,
+    datacontenttype: &'a str,
+    data: Data<'a, F>,
+}
+
+#[derive(Serialize)]
+struct Data<'a, F> {
+    facts: WithCommon<'a, F>,
+    personal: PersonalEnvelope<'a>,
+}
+
+#[derive(Serialize)]
+struct WithCommon<'a, F> {
+    #[serde(flatten)]
+    common: &'a Common,
+    #[serde(flatten)]
+    facts: &'a F,
+}
+
+#[derive(Serialize)]
+struct PersonalEnvelope<'a> {
+    alg: PersonalAlg,
+    key_id: Option<&'a str>,
+    bytes: &'a str,
+}
+
+impl Draft {
+    /// Builds the event: `occurred_at` becomes CloudEvents `time`, `key` decides the partition.
+    ///
+    /// # Errors
+    /// [`BuildError::TooLarge`] when the caller did not keep its fields small enough.
+    pub fn build(
+        &self,
+        occurred_at: Timestamp,
+        key: &str,
+        facts: &Facts,
+        personal: &Personal,
+    ) -> Result<Event, BuildError> {
+        self.build_as(crate::base::uuid_v7(occurred_at), occurred_at, key, facts, personal, false)
+    }
+
+    /// As [`Draft::build`], for an event that may land twice: it carries `once`.
+    ///
+    /// # Errors
+    /// As [`Draft::build`].
+    pub fn build_once(
+        &self,
+        occurred_at: Timestamp,
+        key: &str,
+        facts: &Facts,
+        personal: &Personal,
+    ) -> Result<Sealed, BuildError> {
+        let event =
+            self.build_as(crate::base::uuid_v7(occurred_at), occurred_at, key, facts, personal, true)?;
+        Ok(Sealed { event, key: key.to_owned() })
+    }
+
+    fn build_as(
+        &self,
+        id: Uuid,
+        occurred_at: Timestamp,
+        key: &str,
+        facts: &Facts,
+        personal: &Personal,
+        once: bool,
+    ) -> Result<Event, BuildError> {
+        let personal = serde_json::to_string(personal)?;
+        let common = Common {
+            incarnation: self.incarnation,
+            ack: self.ack,
+            ack_check: self.ack_check,
+            personal_sha256: sha256_hex(personal.as_bytes()),
+            once,
+        };
+        let kind = facts.kind();
+        let write = Write { draft: self, id, time: occurred_at, kind, common: &common, personal: &personal };
+        let body = match facts {
+            Facts::Requested(facts) => write.with(facts),
+            Facts::Terminal(_, facts) => write.with(facts),
+            Facts::AuthFailed(facts) => write.with(facts),
+            Facts::KeyCreated(facts) => write.with(facts),
+            Facts::KeyRevoked(facts) => write.with(facts),
+            Facts::AuditQueried(facts) => write.with(facts),
+            Facts::Started(facts) => write.with(facts),
+            Facts::Stopping(facts) => write.with(facts),
+            Facts::LaneClosed(facts) => write.with(facts),
+            Facts::Checkpoint(facts) => write.with(facts),
+        }?;
+        if body.len() > BODY_BYTES_MAX {
+            return Err(BuildError::TooLarge { bytes: body.len() });
+        }
+        let target = TopicPartition { topic: kind.topic(), partition: partition_of(key) };
+        Ok(Event { target, id, body: body.into() })
+    }
+}
+
+struct Write<'a> {
+    draft: &'a Draft,
+    id: Uuid,
+    time: Timestamp,
+    kind: Kind,
+    common: &'a Common,
+    personal: &'a str,
+}
+
+impl Write<'_> {
+    fn with<F: Serialize>(&self, facts: &F) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(&Envelope {
+            specversion: "1.0",
+            id: self.id,
+            source: &self.draft.source,
+            r#type: self.kind.type_name(),
+            time: self.time,
+            datacontenttype: "application/json",
+            data: Data {
+                facts: WithCommon { common: self.common, facts },
+                personal: PersonalEnvelope { alg: PersonalAlg::None, key_id: None, bytes: self.personal },
+            },
+        })
+    }
+}
+
+/// A body cannot be read. Such events are parked with this text; nothing else is lost.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Not the JSON of an event.
+    #[error("not an event: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A type that this version does not know.
+    #[error(transparent)]
+    Kind(#[from] UnknownKind),
+    /// The type belongs to another topic.
+    #[error("{kind} does not belong on {topic}")]
+    Topic {
+        /// The event's type.
+        kind: Kind,
+        /// Where it was found.
+        topic: Topic,
+    },
+    /// `personal.bytes` is not what the facts commit to.
+    #[error("the personal part does not match its digest")]
+    Personal,
+}
+
+/// A body that was read.
+#[derive(Debug, Clone)]
+pub struct Decoded {
+    /// CloudEvents `id`.
+    pub id: Uuid,
+    /// CloudEvents `source`.
+    pub source: String,
+    /// The type.
+    pub kind: Kind,
+    /// CloudEvents `time`.
+    pub occurred_at: Timestamp,
+    /// What every event says.
+    pub common: Common,
+    /// What this type says.
+    pub facts: Facts,
+    /// The personal part; `None` when its JSON text cannot be read (the raw token below still has it).
+    pub personal: Option<Personal>,
+    /// Where the JSON string token of `personal.bytes` stands in the body: `body[token]` is exact.
+    pub token: std::ops::Range<usize>,
+}
+
+#[derive(Deserialize)]
+struct ReadEnvelope<'a> {
+    id: Uuid,
+    source: String,
+    r#type: String,
+    time: Timestamp,
+    #[serde(borrow)]
+    data: ReadData<'a>,
+}
+
+#[derive(Deserialize)]
+struct ReadData<'a> {
+    #[serde(borrow)]
+    facts: &'a RawValue,
+    #[serde(borrow)]
+    personal: ReadPersonal<'a>,
+}
+
+#[derive(Deserialize)]
+struct ReadPersonal<'a> {
+    #[serde(borrow)]
+    bytes: &'a RawValue,
+}
+
+impl Decoded {
+    /// Reads `body`, found on `topic`.
+    ///
+    /// # Errors
+    /// [`DecodeError`] says what is wrong with it.
+    pub fn read(topic: Topic, body: &[u8]) -> Result<Self, DecodeError> {
+        let envelope: ReadEnvelope<'_> = serde_json::from_slice(body)?;
+        let kind: Kind = envelope.r#type.parse()?;
+        if kind.topic() != topic {
+            return Err(DecodeError::Topic { kind, topic });
+        }
+        let raw_facts = envelope.data.facts.get();
+        let common: Common = serde_json::from_str(raw_facts)?;
+        let facts = read_facts(kind, raw_facts)?;
+        let token = envelope.data.personal.bytes.get();
+        let personal_text: String = serde_json::from_str(token)?;
+        if sha256_hex(personal_text.as_bytes()) != common.personal_sha256 {
+            return Err(DecodeError::Personal);
+        }
+        let start = token.as_ptr().addr() - body.as_ptr().addr();
+        Ok(Self {
+            id: envelope.id,
+            source: envelope.source,
+            kind,
+            occurred_at: envelope.time,
+            common,
+            facts,
+            personal: serde_json::from_str(&personal_text).ok(),
+            token: start..start + token.len(),
+        })
+    }
+}
+
+fn read_facts(kind: Kind, raw: &str) -> Result<Facts, serde_json::Error> {
+    Ok(match kind {
+        Kind::ToolCallRequested => Facts::Requested(serde_json::from_str::<Requested>(raw)?),
+        Kind::ToolCallCompleted
+        | Kind::ToolCallFailed
+        | Kind::ToolCallDenied
+        | Kind::ToolCallTimedOut
+        | Kind::ToolCallCancelled => Facts::Terminal(kind, serde_json::from_str::<Terminal>(raw)?),
+        Kind::AuthFailed => Facts::AuthFailed(serde_json::from_str::<AuthFailed>(raw)?),
+        Kind::AdminKeyCreated => Facts::KeyCreated(serde_json::from_str::<KeyCreated>(raw)?),
+        Kind::AdminKeyRevoked => Facts::KeyRevoked(serde_json::from_str::<KeyRevoked>(raw)?),
+        Kind::AdminAuditQueried => Facts::AuditQueried(serde_json::from_str::<AuditQueried>(raw)?),
+        Kind::SystemStarted => Facts::Started(serde_json::from_str::<Started>(raw)?),
+        Kind::SystemStopping => Facts::Stopping(serde_json::from_str::<Stopping>(raw)?),
+        Kind::SystemLaneClosed => Facts::LaneClosed(serde_json::from_str::<LaneClosed>(raw)?),
+        Kind::SystemCheckpoint => Facts::Checkpoint(serde_json::from_str::<SystemCheckpoint>(raw)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft() -> Draft {
+        Draft {
+            source: "urn:annals:default".into(),
+            incarnation: Uuid::from_u128(7),
+            ack: AckClass::Fsync,
+            ack_check: AckCheck::Verified,
+        }
+    }
+
+    fn at() -> Timestamp {
+        Timestamp::from_micros(1_764_521_228_000_042)
+    }
+
+    #[test]
+    fn a_built_event_reads_back_with_its_exact_personal_token() {
+        let facts = Facts::Stopping(Stopping { reason: "signal".into() });
+        let personal = Personal { user_name: Some("zoë \"q\" \u{0}".into()), ..Personal::default() };
+        let event = draft().build(at(), "k", &facts, &personal).unwrap();
+        let read = Decoded::read(Topic::System, &event.body).unwrap();
+        assert_eq!((read.id, read.kind, read.occurred_at), (event.id, Kind::SystemStopping, at()));
+        assert_eq!(read.facts, facts);
+        let token = std::str::from_utf8(&event.body[read.token.clone()]).unwrap();
+        let text: String = serde_json::from_str(token).unwrap();
+        assert_eq!(text, serde_json::to_string(&personal).unwrap());
+        assert_eq!(read.personal.unwrap().user_name, personal.user_name);
+        assert_eq!(read.common.personal_sha256, sha256_hex(text.as_bytes()));
+    }
+
+    #[test]
+    fn a_changed_personal_part_is_noticed() {
+        let facts = Facts::Stopping(Stopping { reason: "signal".into() });
+        let personal = Personal { user_name: Some("ann".into()), ..Personal::default() };
+        let event = draft().build(at(), "k", &facts, &personal).unwrap();
+        let body = String::from_utf8(event.body.to_vec()).unwrap().replace("ann", "bob");
+        assert!(matches!(Decoded::read(Topic::System, body.as_bytes()), Err(DecodeError::Personal)));
+    }
+
+    #[test]
+    fn an_event_on_the_wrong_topic_is_refused() {
+        let facts = Facts::Stopping(Stopping { reason: "signal".into() });
+        let event = draft().build(at(), "k", &facts, &Personal::default()).unwrap();
+        assert!(matches!(
+            Decoded::read(Topic::Admin, &event.body),
+            Err(DecodeError::Topic { kind: Kind::SystemStopping, topic: Topic::Admin })
+        ));
+    }
+
+    #[test]
+    fn a_body_over_the_limit_is_refused_before_the_lane() {
+        let facts = Facts::Stopping(Stopping { reason: "x".repeat(BODY_BYTES_MAX) });
+        let error = draft().build(at(), "k", &facts, &Personal::default()).unwrap_err();
+        assert!(matches!(error, BuildError::TooLarge { bytes } if bytes > BODY_BYTES_MAX));
+    }
+}

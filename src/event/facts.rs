@@ -1,0 +1,370 @@
+//! The pseudonymous part of each event type: ids, digests, decisions, outcomes, times and sizes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Kind, Topic};
+use crate::base::{Category, Timestamp};
+
+/// What an ack of the log means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AckClass {
+    /// On this node's disk, by fdatasync.
+    Fsync,
+    /// In one broker node's page cache.
+    Leader,
+    /// On a quorum of brokers.
+    Replicated,
+    /// On the disks of a quorum of brokers.
+    ReplicatedFsync,
+}
+
+impl AckClass {
+    /// As in events and rows.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fsync => "fsync",
+            Self::Leader => "leader",
+            Self::Replicated => "replicated",
+            Self::ReplicatedFsync => "replicated_fsync",
+        }
+    }
+}
+
+/// Whether the ack class was checked against the real server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AckCheck {
+    /// Checked.
+    Verified,
+    /// Taken from the config.
+    Asserted,
+}
+
+impl AckCheck {
+    /// As in events and rows.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Verified => "verified",
+            Self::Asserted => "asserted",
+        }
+    }
+}
+
+/// What every event says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Common {
+    /// The process start that made the event.
+    pub incarnation: Uuid,
+    /// What the ack of this event meant.
+    pub ack: AckClass,
+    /// How far that is known.
+    pub ack_check: AckCheck,
+    /// SHA-256 of the exact bytes of `personal.bytes`, hexadecimal.
+    pub personal_sha256: String,
+    /// True when the event can land twice with two sequence numbers, so that readers also drop it by (source, id).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub once: bool,
+}
+
+/// How the principal proved who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthMethod {
+    /// An API key kept in Postgres.
+    ApiKey,
+    /// The admin key from the environment.
+    EnvKey,
+    /// The running server's own socket and token, or the data directory itself.
+    Local,
+}
+
+/// How a call came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Streamable HTTP.
+    Http,
+    /// Standard input and output.
+    Stdio,
+}
+
+impl Transport {
+    /// As in events and rows.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Stdio => "stdio",
+        }
+    }
+}
+
+/// How much of the arguments the record keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ArgumentsLevel {
+    /// Digest and size.
+    Metadata,
+    /// The arguments too.
+    Arguments,
+}
+
+/// What is known of a call: the same in its intent and in its terminal event, which so stands alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Call {
+    /// Minted before anything else.
+    pub call_id: Uuid,
+    /// When the call was received.
+    pub received_at: Timestamp,
+    /// The principal's pseudonymous id.
+    pub subject_id: String,
+    /// How it proved who it is.
+    pub auth_method: AuthMethod,
+    /// The API key's id, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<Uuid>,
+    /// The persona that decided.
+    pub persona: String,
+    /// The JSON-RPC id as received, clipped.
+    pub request_id: String,
+    /// The transport session's id; a session is bound to its key, so the id alone opens nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// How the call came in.
+    pub transport: Transport,
+    /// The MCP revision it was made under.
+    pub protocol_version: String,
+    /// `mcp`, later `rest` and others.
+    pub source: String,
+    /// The tool's name as asked for, clipped.
+    pub tool_name: String,
+    /// The tool's family: `platform`, `sql`; absent for an unknown tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub toolkit_kind: Option<String>,
+    /// The connection it reaches, when it reaches one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection: Option<String>,
+    /// SHA-256 of the tool's definition as listed, hexadecimal; absent for an unknown tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition_sha256: Option<String>,
+    /// How much of the arguments is kept in `personal`.
+    pub arguments_level: ArgumentsLevel,
+    /// SHA-256 of the arguments as received, without `purpose`, hexadecimal.
+    pub arguments_sha256: String,
+    /// Their length in bytes.
+    pub arguments_bytes: u64,
+}
+
+/// `tool_call.requested`: the intent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Requested {
+    /// The call.
+    #[serde(flatten)]
+    pub call: Call,
+    /// When it is ended as timed out at the latest.
+    pub deadline: Timestamp,
+}
+
+/// Why a call did not complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Failure {
+    /// From the closed set.
+    pub category: Category,
+    /// The specific reason, such as `unknown_tool`.
+    pub code: String,
+}
+
+/// How a call ended, in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Outcome {
+    /// From receipt to this event's making, milliseconds.
+    pub duration_ms: u64,
+    /// Bytes of the result's JSON.
+    pub response_bytes: u64,
+    /// Characters of the result's text content.
+    pub response_chars: u64,
+    /// Content blocks of the result.
+    pub content_blocks: u32,
+    /// SHA-256 of the result's JSON, hexadecimal; absent when there is no result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result_sha256: Option<String>,
+    /// Why it did not complete; absent exactly when it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+}
+
+/// `tool_call.completed`, `failed`, `denied`, `timed_out`, `cancelled`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Terminal {
+    /// The call.
+    #[serde(flatten)]
+    pub call: Call,
+    /// Whether the policy let it through to the tool.
+    pub authorized: bool,
+    /// How it ended.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// `auth.failed`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AuthFailed {
+    /// `missing`, `malformed`, `unknown`, `revoked`, `expired`, `unmapped` (no persona for its roles).
+    pub reason: String,
+    /// The key's id when the key is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<Uuid>,
+    /// `mcp`, `rest`.
+    pub source: String,
+    /// The method and path asked for, clipped.
+    pub route: String,
+    /// How many refusals the event stands for.
+    pub count: u64,
+}
+
+/// `admin.key_created`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeyCreated {
+    /// Who did it.
+    pub actor_subject_id: String,
+    /// How the actor proved who it is.
+    pub actor_auth_method: AuthMethod,
+    /// The new key's id.
+    pub key_id: Uuid,
+    /// The pseudonymous id of the principal that it authenticates.
+    pub subject_id: String,
+    /// SHA-256 of the key, hexadecimal; the key has 256 random bits, so this opens nothing.
+    pub key_sha256: String,
+    /// Roles, which personas map.
+    pub roles: Vec<String>,
+    /// When it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// `admin.key_revoked`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeyRevoked {
+    /// Who did it.
+    pub actor_subject_id: String,
+    /// How the actor proved who it is.
+    pub actor_auth_method: AuthMethod,
+    /// The key.
+    pub key_id: Uuid,
+}
+
+/// `admin.audit_queried`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AuditQueried {
+    /// Who reads.
+    pub subject_id: String,
+    /// How it proved who it is.
+    pub auth_method: AuthMethod,
+    /// The API key's id, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<Uuid>,
+    /// The persona that allowed it, or would not.
+    pub persona: String,
+    /// What is read: `events`, `event`.
+    pub view: String,
+    /// False when the persona may not read the audit; nothing was read then.
+    pub authorized: bool,
+}
+
+/// `system.started`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Started {
+    /// Annals' version.
+    pub version: String,
+    /// The log that is written to.
+    pub log_id: Uuid,
+    /// `serve`, `key`: the command that runs.
+    pub command: String,
+}
+
+/// `system.stopping`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Stopping {
+    /// `signal`, `done`, `error`.
+    pub reason: String,
+}
+
+/// The head of one lane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LaneHead {
+    /// The lane's topic.
+    #[schemars(with = "String")]
+    pub topic: Topic,
+    /// The lane's partition.
+    pub partition: u32,
+    /// Its last sequence number.
+    pub seq: u64,
+    /// Its last link, hexadecimal.
+    pub link: String,
+}
+
+/// `system.lane_closed`: the lane's last event; for the lane that carries this event itself, the last one before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LaneClosed {
+    /// Whose lane.
+    pub lane_incarnation: Uuid,
+    /// The lane and its end.
+    #[serde(flatten)]
+    pub head: LaneHead,
+}
+
+/// `system.checkpoint`: the heads of all non-empty lanes of the incarnation that writes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SystemCheckpoint {
+    /// Ordered by topic and partition. The system lane's head is the event before this one.
+    pub heads: Vec<LaneHead>,
+}
+
+/// The facts of every type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Facts {
+    /// The intent of a call.
+    Requested(Requested),
+    /// The end of a call; the kind says which.
+    Terminal(Kind, Terminal),
+    /// `auth.failed`
+    AuthFailed(AuthFailed),
+    /// `admin.key_created`
+    KeyCreated(KeyCreated),
+    /// `admin.key_revoked`
+    KeyRevoked(KeyRevoked),
+    /// `admin.audit_queried`
+    AuditQueried(AuditQueried),
+    /// `system.started`
+    Started(Started),
+    /// `system.stopping`
+    Stopping(Stopping),
+    /// `system.lane_closed`
+    LaneClosed(LaneClosed),
+    /// `system.checkpoint`
+    Checkpoint(SystemCheckpoint),
+}
+
+impl Facts {
+    /// The event type.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Requested(_) => Kind::ToolCallRequested,
+            Self::Terminal(kind, _) => *kind,
+            Self::AuthFailed(_) => Kind::AuthFailed,
+            Self::KeyCreated(_) => Kind::AdminKeyCreated,
+            Self::KeyRevoked(_) => Kind::AdminKeyRevoked,
+            Self::AuditQueried(_) => Kind::AdminAuditQueried,
+            Self::Started(_) => Kind::SystemStarted,
+            Self::Stopping(_) => Kind::SystemStopping,
+            Self::LaneClosed(_) => Kind::SystemLaneClosed,
+            Self::Checkpoint(_) => Kind::SystemCheckpoint,
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The events: what is recorded, in which shape, on which topic and partition, under which hash.
+//!
+//! Pure values. Nothing in here does I/O, asks for the time or knows of the log's files, of HTTP or of Postgres.
+
+mod body;
+mod facts;
+mod kind;
+mod link;
+mod personal;
+pub mod schema;
+mod topic;
+
+pub use body::{BODY_BYTES_MAX, BuildError, DecodeError, Decoded, Draft, Event, Sealed, TOKEN_ABSENT};
+pub use facts::{
+    AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, AuthMethod, Call, Common, Facts, Failure,
+    KeyCreated, KeyRevoked, LaneClosed, LaneHead, Outcome, Requested, Started, Stopping, SystemCheckpoint,
+    Terminal, Transport,
+};
+pub use kind::{Kind, UnknownKind};
+pub use link::{Link, LinkInput, ZERO_LINK, link};
+pub use personal::{Personal, PersonalAlg};
+pub use topic::{PARTITIONS, Topic, TopicPartition, UnknownTopic, partition_of};

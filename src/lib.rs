@@ -1,0 +1,13 @@
+//! Annals: an MCP platform that can prove what AI agents did.
+//!
+//! Modules in the order in which a call's data meets them: [`http`], [`mcp`], [`auth`], [`dispatch`], [`tools`],
+//! [`event`], [`log`], [`consumer`], [`projection`], [`query`]; [`verify`] compares the two ends. Below them
+//! [`db`], [`config`], [`telemetry`] and [`base`]; [`app`] composes. `docs/architecture.md` walks through them.
+
+pub mod auth;
+pub mod base;
+pub mod config;
+pub mod dispatch;
+pub mod event;
+pub mod log;
+pub mod tools;

@@ -1,0 +1,195 @@
+//! The tools that agents call, and the port they implement.
+//!
+//! A tool sees its arguments and the caller's persona; it never sees events, the log or HTTP.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::auth::{Persona, Principal};
+use crate::base::{Category, sha256_hex};
+
+/// What `tools/list` says of a tool, prepared once.
+#[derive(Debug, Clone)]
+pub struct Definition {
+    /// The name that callers use.
+    pub name: &'static str,
+    /// The tool's family: `platform`, `sql`.
+    pub toolkit_kind: &'static str,
+    /// The listing's JSON object, the same bytes for every caller.
+    pub json: Box<RawValue>,
+    /// SHA-256 of that JSON, hexadecimal.
+    pub sha256: String,
+}
+
+/// The parts of a [`Definition`], as code writes them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DefinitionSource {
+    /// The name that callers use.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// For the model: what it does, with its limits at the point of decision.
+    pub description: String,
+    /// JSON Schema 2020-12 of the arguments, without `purpose`.
+    pub input_schema: serde_json::Value,
+    /// JSON Schema 2020-12 of the structured result.
+    pub output_schema: serde_json::Value,
+    /// `readOnlyHint` and its kin.
+    pub annotations: serde_json::Value,
+}
+
+impl DefinitionSource {
+    /// Prepares the listing. `data_tool` advertises the optional `purpose` argument, which every tool accepts.
+    ///
+    /// # Panics
+    /// Never: the parts are JSON already.
+    #[must_use]
+    pub fn prepare(mut self, toolkit_kind: &'static str, data_tool: bool) -> Definition {
+        if data_tool
+            && let Some(properties) = self.input_schema.get_mut("properties").and_then(|p| p.as_object_mut())
+        {
+            properties.insert(
+                "purpose".into(),
+                serde_json::json!({
+                    "type": "string",
+                    "maxLength": 1000,
+                    "description": "One sentence: why this call is made. Kept in the audit record, never used to decide."
+                }),
+            );
+        }
+        let name = self.name;
+        let json = serde_json::value::to_raw_value(&self).expect("a definition is plain JSON");
+        let sha256 = sha256_hex(json.get().as_bytes());
+        Definition { name, toolkit_kind, json, sha256 }
+    }
+}
+
+/// A tool. Kept for the life of the process; one value serves all calls.
+pub trait Tool: Send + Sync + 'static {
+    /// What is listed.
+    fn definition(&self) -> &Definition;
+
+    /// Reads the arguments (a JSON object, `purpose` already taken out; `{}` when the caller sent none).
+    /// Only their shape is checked here, without I/O: an error refuses the call before its intent.
+    ///
+    /// # Errors
+    /// [`ToolError`] of category `validation`.
+    fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError>;
+}
+
+/// A call whose arguments were read.
+pub trait Prepared: Send {
+    /// The connection that it will reach, so that the persona can be asked.
+    fn connection(&self) -> Option<&str>;
+
+    /// Runs it. Errors after this point are outcomes of a call that took place.
+    fn run(self: Box<Self>, context: CallContext) -> BoxFuture<'static, Result<ToolResult, ToolError>>;
+}
+
+/// What a running call may know.
+#[derive(Clone)]
+pub struct CallContext {
+    /// The call.
+    pub call_id: Uuid,
+    /// Who calls.
+    pub principal: Arc<Principal>,
+    /// What the caller may reach.
+    pub persona: Arc<Persona>,
+    /// Fires when the call is cancelled or its deadline passed; downstream work must be stopped then.
+    pub cancel: CancellationToken,
+}
+
+/// What a tool gives.
+#[derive(Debug, Clone)]
+pub struct ToolResult {
+    /// The structured result, a JSON object; its text content is the same bytes.
+    pub structured: Bytes,
+}
+
+impl ToolResult {
+    /// From anything that is a JSON object.
+    ///
+    /// # Errors
+    /// [`ToolError`] `internal` when it has no JSON form.
+    pub fn from_serialize<T: Serialize>(value: &T) -> Result<Self, ToolError> {
+        let structured = serde_json::to_vec(value).map_err(|_| ToolError::internal("result_not_json"))?;
+        Ok(Self { structured: structured.into() })
+    }
+}
+
+/// Why a tool refuses or fails; `{code, category, message, hint}` is what the agent sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ToolError {
+    /// The specific reason, stable, in `snake_case`.
+    pub code: &'static str,
+    /// From the closed set.
+    pub category: Category,
+    /// One sentence for the caller; no internals.
+    pub message: String,
+    /// What to do next.
+    pub hint: String,
+}
+
+impl ToolError {
+    /// An error of the given category.
+    #[must_use]
+    pub fn new(
+        category: Category,
+        code: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self { code, category, message: message.into(), hint: hint.into() }
+    }
+
+    /// The arguments are wrong.
+    #[must_use]
+    pub fn validation(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(Category::Validation, code, message, hint)
+    }
+
+    /// Ours, without details: the call id finds them in the log output.
+    #[must_use]
+    pub fn internal(code: &'static str) -> Self {
+        Self::new(
+            Category::Internal,
+            code,
+            "The platform failed while it ran the tool.",
+            "Try again; when it persists, give the operator the call id.",
+        )
+    }
+}
+
+/// All tools, by name.
+#[derive(Default)]
+pub struct Toolbox {
+    tools: std::collections::BTreeMap<&'static str, Arc<dyn Tool>>,
+}
+
+impl Toolbox {
+    /// Adds a tool; the last of one name stays.
+    #[must_use]
+    pub fn with(mut self, tool: impl Tool) -> Self {
+        let tool: Arc<dyn Tool> = Arc::new(tool);
+        self.tools.insert(tool.definition().name, tool);
+        self
+    }
+
+    /// The tool of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
+        self.tools.get(name)
+    }
+
+    /// All tools, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Tool>> {
+        self.tools.values()
+    }
+}
