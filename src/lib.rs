@@ -10,4 +10,5 @@ pub mod config;
 pub mod dispatch;
 pub mod event;
 pub mod log;
+pub mod outbox;
 pub mod tools;
