@@ -1,1 +1,5 @@
-//! x
+//! The integration tests: one binary, on the real log, the real Postgres and the real server.
+
+mod dispatch;
+mod faulty_log;
+mod schemas;
