@@ -4,10 +4,13 @@
 //! [`event`], [`log`], [`consumer`], [`projection`], [`query`]; [`verify`] compares the two ends. Below them
 //! [`db`], [`config`], [`telemetry`] and [`base`]; [`app`] composes. `docs/architecture.md` walks through them.
 
+pub mod app;
 pub mod auth;
 pub mod base;
 pub mod config;
 pub mod dispatch;
 pub mod event;
 pub mod log;
+pub mod outbox;
+pub mod telemetry;
 pub mod tools;
