@@ -8,6 +8,7 @@ pub mod app;
 pub mod auth;
 pub mod base;
 pub mod config;
+pub mod db;
 pub mod dispatch;
 pub mod event;
 pub mod http;
