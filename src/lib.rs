@@ -7,7 +7,10 @@
 pub mod auth;
 pub mod base;
 pub mod config;
+pub mod consumer;
 pub mod dispatch;
 pub mod event;
 pub mod log;
+pub mod projection;
 pub mod tools;
+pub mod verify;

@@ -4,6 +4,7 @@
 
 mod category;
 mod clock;
+pub mod planted;
 mod tasks;
 
 pub use category::Category;
