@@ -8,6 +8,7 @@ pub mod auth;
 pub mod base;
 pub mod config;
 pub mod consumer;
+pub mod db;
 pub mod dispatch;
 pub mod event;
 pub mod log;

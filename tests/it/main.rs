@@ -1,1 +1,4 @@
-//! x
+//! The integration tests, one binary: real servers, real files, real processes.
+
+mod db;
+mod query;
