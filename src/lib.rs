@@ -4,6 +4,7 @@
 //! [`event`], [`log`], [`consumer`], [`projection`], [`query`]; [`verify`] compares the two ends. Below them
 //! [`db`], [`config`], [`telemetry`] and [`base`]; [`app`] composes. `docs/architecture.md` walks through them.
 
+pub mod app;
 pub mod auth;
 pub mod base;
 pub mod config;
@@ -12,6 +13,8 @@ pub mod db;
 pub mod dispatch;
 pub mod event;
 pub mod log;
+pub mod outbox;
 pub mod projection;
+pub mod telemetry;
 pub mod tools;
 pub mod verify;

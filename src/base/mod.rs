@@ -55,6 +55,17 @@ pub fn clip(text: &str, bytes_max: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
+/// The one of `names` that is most like `name`, when one is like it at all.
+#[must_use]
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    names
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(likeness, _)| *likeness >= 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -150,10 +150,9 @@ impl Worker {
         let running = (0..count).map(|index| {
             let share: Vec<TopicPartition> = targets.iter().copied().skip(index).step_by(count).collect();
             let one = Loop { shared: Arc::clone(shared), index, targets: share, cancel: cancel.clone() };
-            Guard(tasks.spawn("projection", one.run()))
+            one.supervise(tasks)
         });
-        let running: Vec<Guard> = running.collect();
-        join_all(running.into_iter().map(Guard::join)).await;
+        join_all(running).await;
     }
 }
 
@@ -163,15 +162,6 @@ fn loops(options: &Options) -> usize {
 
 /// A task that ends with its owner.
 struct Guard(JoinHandle<()>);
-
-impl Guard {
-    async fn join(mut self) {
-        // A panic was logged where it happened, and the loop's status says that it is gone.
-        if (&mut self.0).await.is_err() {
-            tracing::debug!("a projection loop did not end by itself");
-        }
-    }
-}
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -234,6 +224,7 @@ impl Shared {
 }
 
 /// One loop with its share of the partitions.
+#[derive(Clone)]
 struct Loop {
     shared: Arc<Shared>,
     index: usize,
@@ -242,9 +233,25 @@ struct Loop {
 }
 
 impl Loop {
+    /// Runs the loop as a task, again when it panics: rows must not stay behind because of one bug.
+    async fn supervise(self, tasks: &Tasks) {
+        let mut backoff = Backoff::default();
+        loop {
+            let mut task = Guard(tasks.spawn("projection", self.clone().run()));
+            match (&mut task.0).await {
+                Err(error) if error.is_panic() => {
+                    self.set(StoreState::Degraded, "the projection loop panicked and starts again");
+                }
+                Ok(()) | Err(_) => return,
+            }
+            if self.cancel.run_until_cancelled(tokio::time::sleep(backoff.next())).await.is_none() {
+                return;
+            }
+        }
+    }
+
     async fn run(self) {
         let mut backoff = Backoff::default();
-        let gone = Gone { shared: Arc::clone(&self.shared), index: self.index };
         loop {
             let mut owned = BTreeMap::new();
             let stop = self.session(&mut owned, &mut backoff).await;
@@ -277,7 +284,6 @@ impl Loop {
                 break;
             }
         }
-        gone.ended_in_order();
     }
 
     fn set(&self, state: StoreState, detail: &str) {
@@ -451,22 +457,4 @@ enum Next {
     Frames(Vec<Stored>),
     Renew,
     Stop,
-}
-
-/// Says so when a loop ends by a panic.
-struct Gone {
-    shared: Arc<Shared>,
-    index: usize,
-}
-
-impl Gone {
-    fn ended_in_order(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.shared.board.set(self.index, StoreState::Degraded, "the projection loop ended by a fault of ours");
-    }
 }

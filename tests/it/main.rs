@@ -1,4 +1,6 @@
-//! The integration tests, one binary: real servers, real files, real processes.
+//! The integration tests: one binary, on the real log, the real Postgres and the real server.
 
 mod db;
-mod query;
+mod dispatch;
+mod faulty_log;
+mod schemas;

@@ -95,7 +95,7 @@ table! {
 
 /// The UTC month (year, 1 to 12) whose partition a row recorded then stands in; `None` when no row can be.
 #[must_use]
-pub fn month_of(recorded_at: Timestamp) -> Option<(i32, u8)> {
+pub(super) fn month_of(recorded_at: Timestamp) -> Option<(i32, u8)> {
     let at = recorded_at.to_offset();
     (0..RECORDED_MICROS_MAX).contains(&recorded_at.as_micros()).then(|| (at.year(), u8::from(at.month())))
 }

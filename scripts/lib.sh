@@ -1,0 +1,150 @@
+# shellcheck shell=bash
+# What the scripts share: messages, timing, and bringing what is missing. Sourced, never run.
+#
+# A missing thing ends a script with exit 3 and names the one command that brings it. The scripts run that command
+# themselves only where they may without asking: as root, or with sudo that needs no password.
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+# rustup's default place, for shells that did not read its profile.
+if ! command -v cargo >/dev/null 2>&1 && [ -x "${HOME:-/nonexistent}/.cargo/bin/cargo" ]; then
+    PATH="$HOME/.cargo/bin:$PATH"
+fi
+
+say() { printf '==> %s\n' "$*" >&2; }
+
+# missing WHAT COMMAND: says what is missing and how it comes, and ends.
+missing() {
+    printf '\nMissing: %s\nThis brings it:\n\n    %s\n\nThen run the same make command again.\n' "$1" "$2" >&2
+    exit 3
+}
+
+# as_root COMMAND...: runs it as root, or returns 100 where that is not allowed without asking.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true >/dev/null 2>&1; then
+        sudo -n "$@"
+    else
+        return 100
+    fi
+}
+
+# bring WHAT DEBIAN_PACKAGES OTHER_COMMAND: installs the packages where apt-get exists and root is at hand;
+# else names the command and ends.
+bring() {
+    local what=$1 packages=$2 other=$3 status=0
+    local command="scripts/install-debian.sh $packages"
+    [ "$(id -u)" -eq 0 ] || command="sudo $command"
+    if ! command -v apt-get >/dev/null 2>&1; then
+        missing "$what" "$other"
+    fi
+    say "$what is missing; installing: $packages"
+    # shellcheck disable=SC2086 # a list of package names
+    as_root scripts/install-debian.sh $packages >&2 || status=$?
+    case $status in
+        0) ;;
+        100) missing "$what" "$command" ;;
+        *)
+            say "that failed (exit $status)"
+            missing "$what" "$command"
+            ;;
+    esac
+}
+
+need_compiler() {
+    command -v cc >/dev/null 2>&1 || command -v gcc >/dev/null 2>&1 || command -v clang >/dev/null 2>&1 ||
+        bring "a C compiler" build-essential "install gcc or clang with this system's package manager"
+}
+
+# The toolchain that rust-toolchain.toml names; rustup fetches it when it may.
+need_rust() {
+    local wanted
+    wanted=$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)
+    if ! command -v cargo >/dev/null 2>&1; then
+        missing "a Rust toolchain ($wanted)" "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+    fi
+    if ! rustc --version >/dev/null 2>&1 || ! cargo --version >/dev/null 2>&1; then
+        local install="rustup toolchain install $wanted --profile minimal --component rustfmt --component clippy"
+        command -v rustup >/dev/null 2>&1 || missing "a working Rust toolchain ($wanted)" "$install"
+        say "Rust $wanted is missing; running: $install"
+        $install >&2 || missing "Rust $wanted" "$install"
+    fi
+    local minimum found
+    minimum=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    found=$(rustc --version | cut -d' ' -f2)
+    [ "$(printf '%s\n%s\n' "$minimum" "$found" | sort -V | head -n1)" = "$minimum" ] ||
+        missing "Rust $minimum or later (found $found)" "rustup toolchain install $wanted"
+}
+
+# postgres_major DIR: the major version of the server binaries in DIR, nothing when they are not complete.
+postgres_major() {
+    [ -x "$1/postgres" ] && [ -x "$1/initdb" ] || return 0
+    "$1/postgres" --version 2>/dev/null | sed -n 's/^postgres (PostgreSQL) \([0-9]*\).*$/\1/p'
+}
+
+# find_postgres: prints the directory of usable server binaries (version 15 or later), in the order Annals looks.
+find_postgres() {
+    local dir major
+    if [ -n "${ANNALS_PG_BIN:-}" ]; then
+        major=$(postgres_major "$ANNALS_PG_BIN")
+        [ -n "$major" ] || {
+            say "ANNALS_PG_BIN=$ANNALS_PG_BIN holds no postgres and initdb"
+            exit 2
+        }
+        [ "$major" -ge 15 ] || {
+            say "ANNALS_PG_BIN=$ANNALS_PG_BIN is PostgreSQL $major; 15 or later is needed"
+            exit 2
+        }
+        printf '%s\n' "$ANNALS_PG_BIN"
+        return 0
+    fi
+    local candidates=()
+    for dir in /usr/lib/postgresql/*/bin; do
+        [ -d "$dir" ] && candidates+=("$dir")
+    done
+    {
+        [ ${#candidates[@]} -eq 0 ] || printf '%s\n' "${candidates[@]}" | sort -rV
+        dir=$(command -v postgres 2>/dev/null) && dirname "$dir"
+        true
+    } | while IFS= read -r dir; do
+        major=$(postgres_major "$dir")
+        if [ -n "$major" ] && [ "$major" -ge 15 ]; then
+            printf '%s\n' "$dir"
+            break
+        fi
+    done
+}
+
+need_postgres() {
+    local found
+    if [ -n "${DATABASE_URL:-}" ]; then
+        say "PostgreSQL: the one of DATABASE_URL"
+        return 0
+    fi
+    found=$(find_postgres)
+    if [ -z "$found" ]; then
+        bring "PostgreSQL 15 or later" postgresql \
+            "install PostgreSQL 15 or later with this system's package manager, or set ANNALS_PG_BIN or DATABASE_URL"
+        found=$(find_postgres)
+        [ -n "$found" ] || missing "PostgreSQL 15 or later (this system's packages have an older one)" \
+            "export ANNALS_PG_BIN=/path/to/postgresql/bin   (or DATABASE_URL=postgres://...)"
+    fi
+    say "PostgreSQL: $found"
+}
+
+# phase NAME COMMAND...: runs it and prints how long it took.
+phase() {
+    local name=$1 started=$SECONDS status=0
+    shift
+    say "$name"
+    "$@" || status=$?
+    if [ "$status" -ne 0 ]; then
+        say "$name: FAILED after $((SECONDS - started)) s (exit $status)"
+        exit "$status"
+    fi
+    say "$name: $((SECONDS - started)) s"
+}
