@@ -11,4 +11,5 @@ pub mod db;
 pub mod dispatch;
 pub mod event;
 pub mod log;
+pub mod query;
 pub mod tools;
