@@ -2,3 +2,4 @@
 
 mod db;
 mod query;
+mod tools;
