@@ -13,5 +13,6 @@ pub mod dispatch;
 pub mod event;
 pub mod log;
 pub mod outbox;
+pub mod sample;
 pub mod telemetry;
 pub mod tools;
