@@ -178,7 +178,7 @@ impl Front<'_> {
         remove_if_there(&socket)?;
         let token = hex::encode(crate::base::random_bytes::<32>());
         let control = UnixListener::bind(&socket)?;
-        let serving = control::serve(control, &token, key_store, accept.clone());
+        let serving = control::serve(control, token.as_str().into(), key_store, accept.clone());
         listening.spawn("control socket", serving);
         let heads = Node::publish_checkpoints(
             Arc::clone(&node.lanes),
@@ -201,7 +201,12 @@ impl Front<'_> {
         Ok(Ends { url, metrics, data_dir, run_file, socket, accept, listening, store: None.into() })
     }
 
-    fn state(&self, node: &Node, services: &Services, address: SocketAddr) -> Result<http::State, StartError> {
+    fn state(
+        &self,
+        node: &Node,
+        services: &Services,
+        address: SocketAddr,
+    ) -> Result<http::State, StartError> {
         let config = self.options;
         let lanes = Arc::clone(&node.lanes);
         let (ack, _) = lanes.log().ack_class();
@@ -225,7 +230,8 @@ impl Front<'_> {
             sessions_per_key_max: config.limits.sessions_per_key_max,
             idle: Duration::from_millis(config.limits.session_idle_ms),
         };
-        let auth = Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes));
+        let auth =
+            Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes));
         let status = services.status.subscribe();
         let readiness = move || http::Readiness {
             log_accepts: lanes.log().health() == crate::log::Health::Accepting,

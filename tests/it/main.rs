@@ -3,6 +3,6 @@
 mod db;
 mod dispatch;
 mod faulty_log;
-mod schemas;
 mod query;
+mod schemas;
 mod tools;
