@@ -22,37 +22,22 @@ missing() {
     exit 3
 }
 
-# as_root COMMAND...: runs it as root, or returns 100 where that is not allowed without asking.
-as_root() {
-    if [ "$(id -u)" -eq 0 ]; then
-        "$@"
-    elif command -v sudo >/dev/null 2>&1 && sudo -n true >/dev/null 2>&1; then
-        sudo -n "$@"
-    else
-        return 100
-    fi
+# may_be_root: whether root is at hand without asking.
+may_be_root() {
+    [ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null 2>&1 && sudo -n true >/dev/null 2>&1; }
 }
 
 # bring WHAT DEBIAN_PACKAGES OTHER_COMMAND: installs the packages where apt-get exists and root is at hand;
 # else names the command and ends.
 bring() {
-    local what=$1 packages=$2 other=$3 status=0
+    local what=$1 packages=$2 other=$3
     local command="scripts/install-debian.sh $packages"
     [ "$(id -u)" -eq 0 ] || command="sudo $command"
-    if ! command -v apt-get >/dev/null 2>&1; then
-        missing "$what" "$other"
-    fi
-    say "$what is missing; installing: $packages"
-    # shellcheck disable=SC2086 # a list of package names
-    as_root scripts/install-debian.sh $packages >&2 || status=$?
-    case $status in
-        0) ;;
-        100) missing "$what" "$command" ;;
-        *)
-            say "that failed (exit $status)"
-            missing "$what" "$command"
-            ;;
-    esac
+    command -v apt-get >/dev/null 2>&1 || missing "$what" "$other"
+    may_be_root || missing "$what" "$command"
+    say "$what is missing; running: $command"
+    # shellcheck disable=SC2086 # words of a command
+    $command >&2 || missing "$what (the command above failed)" "$command"
 }
 
 need_compiler() {

