@@ -22,7 +22,8 @@ async fn a_call_becomes_two_events_one_audit_log_row_and_leaves_nothing_open() {
     assert_eq!(row.get::<String, _>("user_id"), "ann");
     assert_eq!(row.get::<Option<bool>, _>("success"), Some(true));
     assert_eq!(row.get::<Option<i64>, _>("request_chars"), Some(31));
-    let events: i64 = sqlx::query_scalar("SELECT count(*) FROM public.audit_events").fetch_one(&auditor).await.unwrap();
+    let events: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM public.audit_events").fetch_one(&auditor).await.unwrap();
     assert_eq!(events, 3);
     let (body, link): (String, Vec<u8>) = sqlx::query_as(
         "SELECT body_head || personal_token || body_tail, link FROM public.audit_events WHERE event_kind = 'tool_call.completed'",

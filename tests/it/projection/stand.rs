@@ -7,8 +7,8 @@ use annals::base::{Category, SystemClock, Tasks, Timestamp, sha256, sha256_hex, 
 use annals::consumer::{Metrics, Options, Pools, StoreState, StoreStatus, Worker};
 use annals::db::Role;
 use annals::event::{
-    ArgumentsLevel, AuthMethod, Call, Event, Facts, Failure, Kind, Link, LinkInput, Outcome, Personal, Requested,
-    Terminal, TopicPartition, Transport, ZERO_LINK, link, partition_of,
+    ArgumentsLevel, AuthMethod, Call, Event, Facts, Failure, Kind, Link, LinkInput, Outcome, Personal,
+    Requested, Terminal, TopicPartition, Transport, ZERO_LINK, link, partition_of,
 };
 use annals::log::embedded::{self, EmbeddedLog};
 use annals::log::{Frame, Lanes, Log, Position, Receipt};
@@ -92,10 +92,11 @@ impl Stand {
     }
 
     async fn behind(&self) -> u64 {
-        let rows: Vec<(String, i32, Option<i64>)> = sqlx::query_as("SELECT topic, partition, position FROM annals.checkpoints")
-            .fetch_all(&self.writer)
-            .await
-            .unwrap();
+        let rows: Vec<(String, i32, Option<i64>)> =
+            sqlx::query_as("SELECT topic, partition, position FROM annals.checkpoints")
+                .fetch_all(&self.writer)
+                .await
+                .unwrap();
         let mut behind = 0;
         for target in TopicPartition::all() {
             let after = rows
