@@ -6,6 +6,7 @@ mod dispatch;
 mod faulty_log;
 mod harness;
 mod query;
+mod projection;
 mod schemas;
 mod server;
 mod tools;
