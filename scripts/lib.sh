@@ -67,7 +67,10 @@ need_rust() {
 
 # postgres_major DIR: the major version of the server binaries in DIR, nothing when they are not complete.
 postgres_major() {
-    [ -x "$1/postgres" ] && [ -x "$1/initdb" ] || return 0
+    local program
+    for program in postgres initdb pg_controldata; do
+        [ -x "$1/$program" ] || return 0
+    done
     "$1/postgres" --version 2>/dev/null | sed -n 's/^postgres (PostgreSQL) \([0-9]*\).*$/\1/p'
 }
 
@@ -77,7 +80,7 @@ find_postgres() {
     if [ -n "${ANNALS_PG_BIN:-}" ]; then
         major=$(postgres_major "$ANNALS_PG_BIN")
         [ -n "$major" ] || {
-            say "ANNALS_PG_BIN=$ANNALS_PG_BIN holds no postgres and initdb"
+            say "ANNALS_PG_BIN=$ANNALS_PG_BIN does not hold postgres, initdb and pg_controldata"
             exit 2
         }
         [ "$major" -ge 15 ] || {
@@ -93,8 +96,8 @@ find_postgres() {
     done
     {
         [ ${#candidates[@]} -eq 0 ] || printf '%s\n' "${candidates[@]}" | sort -rV
-        dir=$(command -v postgres 2>/dev/null) && dirname "$dir"
-        true
+        # a link's neighbours may be missing, so the real directory counts
+        type -aP postgres | while IFS= read -r dir; do dirname "$(readlink -f "$dir")"; done
     } | while IFS= read -r dir; do
         major=$(postgres_major "$dir")
         if [ -n "$major" ] && [ "$major" -ge 15 ]; then
