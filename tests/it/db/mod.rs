@@ -1,0 +1,4 @@
+//! The private Postgres, its roles and its state tables, on real servers.
+
+mod private;
+pub(crate) mod server;
