@@ -64,8 +64,11 @@ fn claimed_tests(document: &str) -> Vec<&str> {
 
 #[test]
 fn every_test_that_a_document_names_exists() {
-    let sources: String =
-        ["src", "tests"].iter().flat_map(|dir| files(&root().join(dir), "rs")).map(|path| read(&path)).collect();
+    let sources: String = ["src", "tests"]
+        .iter()
+        .flat_map(|dir| files(&root().join(dir), "rs"))
+        .map(|path| read(&path))
+        .collect();
     let mut claims = 0;
     for path in documents() {
         let document = read(&path);
@@ -107,7 +110,9 @@ fn links_between_documents_lead_somewhere() {
 fn variables(text: &str) -> BTreeSet<&str> {
     let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
     text.split(|c: char| !is_name(c))
-        .filter(|word| (word.starts_with("ANNALS_") && word.len() > "ANNALS_".len()) || *word == "DATABASE_URL")
+        .filter(|word| {
+            (word.starts_with("ANNALS_") && word.len() > "ANNALS_".len()) || *word == "DATABASE_URL"
+        })
         .collect()
 }
 
