@@ -7,6 +7,7 @@
 pub mod app;
 pub mod auth;
 pub mod base;
+pub mod cli;
 pub mod config;
 pub mod consumer;
 pub mod db;
@@ -16,8 +17,9 @@ pub mod http;
 pub mod log;
 pub mod mcp;
 pub mod outbox;
-pub mod query;
 pub mod projection;
+pub mod query;
+pub mod sample;
 pub mod telemetry;
 pub mod tools;
 pub mod verify;

@@ -117,9 +117,9 @@ impl From<crate::config::ConfigError> for Failure {
     }
 }
 
-impl From<crate::app::NodeError> for Failure {
-    fn from(error: crate::app::NodeError) -> Self {
-        Self::missing(error)
+impl From<crate::app::StartError> for Failure {
+    fn from(error: crate::app::StartError) -> Self {
+        Self { code: error.exit_code(), message: error.to_string() }
     }
 }
 

@@ -4,3 +4,5 @@ mod db;
 mod dispatch;
 mod faulty_log;
 mod schemas;
+mod query;
+mod tools;

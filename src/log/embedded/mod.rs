@@ -294,6 +294,10 @@ impl Log for EmbeddedLog {
         Ok(Box::new(reader::SegmentReader::new(self.shared.clone(), from)?))
     }
 
+    fn reader_from_end(&self, targets: &[TopicPartition]) -> Result<Box<dyn Reader>, ReadError> {
+        Ok(Box::new(reader::SegmentReader::from_end(self.shared.clone(), targets)))
+    }
+
     fn frame_at(
         &self,
         target: TopicPartition,
