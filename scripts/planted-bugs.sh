@@ -55,4 +55,4 @@ done <"$table"
     exit 1
 }
 say "$((armed - bad)) of $armed planted bugs caught"
-[ "$bad" -eq 0 ]
+[ "$bad" -eq 0 ] || exit 1
