@@ -3,6 +3,8 @@
 mod db;
 mod dispatch;
 mod faulty_log;
+mod http;
+mod mcp;
 mod query;
 mod schemas;
 mod tools;

@@ -64,7 +64,12 @@ async fn each_rule_of_sessions_and_versions_holds() {
         ("an older version", ping().header("mcp-protocol-version", "2025-06-18"), 400, -32022),
         ("an unknown version", ping().header("mcp-protocol-version", "1900-01-01"), 400, -32022),
         ("no version at all", ping().header("mcp-protocol-version", "latest"), 400, -32022),
-        ("the modern version without its _meta", ping().header("mcp-protocol-version", "2026-07-28"), 400, -32602),
+        (
+            "the modern version without its _meta",
+            ping().header("mcp-protocol-version", "2026-07-28"),
+            400,
+            -32602,
+        ),
         ("the version twice", ping().also("mcp-protocol-version", "2025-11-25"), 400, -32600),
         ("without a session", ping().without("mcp-session-id"), 400, -32600),
         ("with an empty session", ping().header("mcp-session-id", ""), 404, 1404),
@@ -73,15 +78,35 @@ async fn each_rule_of_sessions_and_versions_holds() {
         ("with another principal's session", ping().key(BOB), 404, 1404),
         ("with another key of the principal", ping().key(ANN_TOO), 404, 1404),
         ("an unknown method", with(r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list"}"#), 200, -32601),
-        ("discover, which is modern", with(r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#), 400, -32602),
-        ("params that are an array", with(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#), 200, -32602),
-        ("a cursor", with(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"x"}}"#), 200, -32602),
+        (
+            "discover, which is modern",
+            with(r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#),
+            400,
+            -32602,
+        ),
+        (
+            "params that are an array",
+            with(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#),
+            200,
+            -32602,
+        ),
+        (
+            "a cursor",
+            with(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"x"}}"#),
+            200,
+            -32602,
+        ),
         ("initialize for an older version", initialize_with(r#"{"protocolVersion":"2024-11-05"}"#), 200, 0),
         ("initialize for a later one", initialize_with(r#"{"protocolVersion":"2026-07-28"}"#), 200, 0),
         ("initialize without version", initialize_with("{}"), 200, -32602),
         ("initialize with a number", initialize_with(r#"{"protocolVersion":1}"#), 200, -32602),
         ("initialize with an array", initialize_with("[]"), 200, -32602),
-        ("initialize under an unknown header", initialize().header("mcp-protocol-version", "1900-01-01"), 400, -32022),
+        (
+            "initialize under an unknown header",
+            initialize().header("mcp-protocol-version", "1900-01-01"),
+            400,
+            -32022,
+        ),
     ];
     for (what, ask, status, code) in cases {
         let got = server.send(&ask).await;
@@ -155,10 +180,11 @@ async fn a_request_id_in_flight_is_not_taken_twice() {
     let server = Harness::start().await;
     let (session, other) = (server.session(ANN).await, server.session(ANN).await);
     let slow = |session: &str| legacy_call(session, "7", "test_slow", "{}");
+    let (here, there) = (slow(&session), slow(&other));
     let (first, elsewhere, ()) = soon("the answers", async {
-        tokio::join!(server.send(&slow(&session)), server.send(&slow(&other)), async {
+        tokio::join!(server.send(&here), server.send(&there), async {
             server.until_started(2).await;
-            let again = server.send(&slow(&session)).await;
+            let again = server.send(&here).await;
             assert_eq!((again.status, again.code()), (200, -32600));
             assert_eq!(again.json()["error"]["data"]["code"], "request_id_in_flight");
             server.go_on.send_replace(true);
@@ -166,7 +192,7 @@ async fn a_request_id_in_flight_is_not_taken_twice() {
     })
     .await;
     assert_eq!((first.code(), elsewhere.code()), (0, 0));
-    assert_eq!(server.send(&slow(&session)).await.code(), 0, "the id is free again");
+    assert_eq!(server.send(&here).await.code(), 0, "the id is free again");
     let denied = server.endings().await.into_iter().filter(|(kind, _)| *kind == Kind::ToolCallDenied);
     let codes: Vec<_> = denied.map(|(_, ending)| ending.outcome.error.unwrap().code).collect();
     assert_eq!(codes, ["request_id_in_flight"]);
@@ -208,7 +234,8 @@ async fn ending_a_session_leaves_its_requests_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_sessions_end_and_the_longest_idle_makes_room() {
-    let sessions = SessionLimits { sessions_max: 3, sessions_per_key_max: 2, idle: Duration::from_millis(400) };
+    let sessions =
+        SessionLimits { sessions_max: 3, sessions_per_key_max: 2, idle: Duration::from_millis(400) };
     let server = Harness::start_with(Setup { sessions, ..Setup::default() }).await;
     let status = async |session: &str| server.send(&legacy(session, PING)).await.status;
     let (one, two) = (server.session(ANN).await, server.session(ANN).await);
