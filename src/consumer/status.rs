@@ -44,7 +44,7 @@ pub struct StoreStatus {
 }
 
 impl StoreStatus {
-    /// Before the worker said anything.
+    /// Before the worker has looked at anything.
     #[must_use]
     pub const fn starting() -> Self {
         Self { state: StoreState::Starting, detail: String::new(), lag_events: 0 }
