@@ -279,10 +279,8 @@ async fn no_session_opens_when_each_is_busy() {
 async fn the_client_info_of_the_session_is_recorded_with_its_calls() {
     let server = Harness::start().await;
     let session = server.session(ANN).await;
-    let call = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"sql_echo","_meta":{{"progressToken":1e2}}}}}}"#
-    );
-    assert_eq!(server.send(&legacy(&session, &call)).await.code(), 0);
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sql_echo","_meta":{"progressToken":1e2}}}"#;
+    assert_eq!(server.send(&legacy(&session, call)).await.code(), 0);
     let personal = server.until_recorded(Kind::ToolCallCompleted).await.personal.unwrap();
     let expected = r#"{"clientInfo":{"name":"wire","version":"1"},"_meta":{"progressToken":1e2}}"#;
     assert_eq!(personal.asserted.unwrap().get(), expected);
