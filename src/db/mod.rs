@@ -147,7 +147,7 @@ impl Postgres {
             }
             None => {
                 let transition = Transition::begin(&data_dir).await?;
-                let Some(running) = Running::adopt(&data_dir.join("pg"), &keys).await? else {
+                let Some(running) = Running::adopt(&data_dir, &keys).await? else {
                     return Ok(None);
                 };
                 let user = User::enter(&data_dir)?;
