@@ -9,13 +9,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{ConnectOptions, Connection};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
 use super::Error;
 use super::binaries::Binaries;
+use super::bootstrap::close;
 use super::keys::{Keys, sync_directory, write_secret};
 use super::lock;
 use super::process::{self, PidFile};
@@ -75,7 +76,7 @@ pub(super) struct Running {
 enum Found {
     Nothing,
     /// Ours, and it lets us in.
-    Usable(Running),
+    Usable(Box<Running>),
     /// A server runs, but is of no use, for this reason.
     Closed(Error),
 }
@@ -94,7 +95,7 @@ impl Running {
     pub(super) async fn start(data_dir: &Path, pg_bin: Option<&Path>, keys: &Keys) -> Result<Self, Error> {
         let pg = data_dir.join("pg");
         match Self::find(&pg, keys).await? {
-            Found::Usable(running) => return Ok(running),
+            Found::Usable(running) => return Ok(*running),
             // Stopping it would hurt those that use it and help nobody: the next would not let us in either.
             Found::Closed(error) if lock::is_used(data_dir)? => return Err(error),
             Found::Closed(_) | Found::Nothing => stop_all(&pg).await?,
@@ -121,7 +122,7 @@ impl Running {
     /// The server that runs on `data_dir`, if one does.
     pub(super) async fn adopt(data_dir: &Path, keys: &Keys) -> Result<Option<Self>, Error> {
         match Self::find(&data_dir.join("pg"), keys).await? {
-            Found::Usable(running) => Ok(Some(running)),
+            Found::Usable(running) => Ok(Some(*running)),
             Found::Closed(error) => Err(error),
             Found::Nothing => Ok(None),
         }
@@ -157,7 +158,7 @@ impl Running {
         }
         tracing::info!(process.pid = file.pid, "adopted the private Postgres that was running");
         let pg = pg.to_owned();
-        Ok(Found::Usable(Self { pg, pid: file.pid, socket_dir, child: Mutex::new(None) }))
+        Ok(Found::Usable(Box::new(Self { pg, pid: file.pid, socket_dir, child: Mutex::new(None) })))
     }
 
     /// Stops it: sessions are ended, a checkpoint is written. Returns when no process on its data is left.
@@ -404,12 +405,6 @@ async fn await_ready(
             return Err(NotReady::Silent);
         }
         tokio::time::sleep(POLL).await;
-    }
-}
-
-async fn close(connection: PgConnection) {
-    if let Err(error) = connection.close().await {
-        tracing::debug!(%error, "a connection did not close in good order");
     }
 }
 

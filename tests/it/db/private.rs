@@ -151,6 +151,8 @@ async fn nobody_comes_in_without_the_right_password() {
         assert_eq!(mode(&path.join("keys").join(name)), 0o600, "{name}");
     }
     assert_eq!(mode(&path.join("keys")), 0o700);
+    let password = std::fs::read_to_string(path.join("keys/annals_owner")).unwrap();
+    assert!(!format!("{:?}", server.postgres).contains(password.trim()));
     assert_eq!(mode(&path.join("pg")), 0o700);
     let socket = server.postgres.socket().unwrap();
     assert_eq!(mode(&socket.dir), 0o700);

@@ -1,6 +1,7 @@
 //! What each role may do, as a table: every cell is tried on a real server.
 
 use annals::db::{Postgres, Role, SAMPLE_DATABASE};
+use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 
 use super::server::TestServer;
@@ -25,7 +26,7 @@ CREATE FUNCTION audit_v1.make_partition() RETURNS void LANGUAGE sql SECURITY DEF
 async fn attempt(connection: &mut PgConnection, sql: &str) -> Option<String> {
     let mut transaction = connection.begin().await.expect("a transaction");
     let result = transaction.execute(sqlx::query(AssertSqlSafe(sql.to_owned()))).await;
-    let code = result.err().map(|error| match error.as_database_error().and_then(|error| error.code()) {
+    let code = result.err().map(|error| match error.as_database_error().and_then(DatabaseError::code) {
         Some(code) => code.into_owned(),
         None => error.to_string(),
     });
@@ -46,17 +47,17 @@ async fn every_role_may_do_its_work_and_nothing_else() {
 
     // Columns: owner, writer, reader, auditor. `Y` allowed, `-` denied, `r` refused because the session only reads.
     let table = [
-        ("SELECT FROM public.audit_logs", "YYYY"),
+        ("SELECT FROM public.audit_logs", "Y-YY"),
         ("SELECT FROM audit_v1.audit_events", "YYY-"),
         ("INSERT INTO audit_v1.audit_events VALUES (2)", "YYr-"),
         ("UPDATE audit_v1.audit_events SET id = 3", "Y-r-"),
         ("DELETE FROM audit_v1.audit_events", "Y-r-"),
-        ("TRUNCATE audit_v1.audit_events", "Y-r-"),
+        ("TRUNCATE audit_v1.audit_events", "Y-rr"),
         ("SELECT audit_v1.make_partition()", "YY--"),
-        ("CREATE TABLE audit_v1.more (id bigint)", "Y-r-"),
+        ("CREATE TABLE audit_v1.more (id bigint)", "Y-rr"),
         ("CREATE TABLE public.more (id bigint)", "Y-rr"),
         ("CREATE SCHEMA more", "Y-rr"),
-        ("CREATE TEMP TABLE more (id bigint)", "Y---"),
+        ("CREATE TEMP TABLE more (id bigint)", "Y-rr"),
         ("CREATE ROLE more", "--rr"),
         ("CREATE DATABASE more", "----"),
         ("DROP VIEW public.audit_logs", "Y-rr"),
@@ -69,7 +70,7 @@ async fn every_role_may_do_its_work_and_nothing_else() {
         ("DELETE FROM annals.outbox", "YYr-"),
         ("SELECT FROM annals.lane_heads, annals.parked, annals.findings, annals.once", "YYY-"),
         ("SELECT FROM annals.migrations", "Y---"),
-        ("DROP TABLE annals.once", "Y-r-"),
+        ("DROP TABLE annals.once", "Y-rr"),
         ("SET ROLE annals_owner", "Y---"),
         ("SET ROLE postgres", "----"),
         ("SELECT FROM pg_authid", "----"),
@@ -98,7 +99,8 @@ async fn every_role_may_do_its_work_and_nothing_else() {
         }
         for sql in ["ALTER SYSTEM SET work_mem = '1GB'", "CREATE DATABASE more"] {
             let error = connection.execute(sql).await.expect_err("denied");
-            let code = error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned());
+            let code =
+                error.as_database_error().and_then(DatabaseError::code).map(std::borrow::Cow::into_owned);
             if !matches!(code.as_deref(), Some(DENIED | READ_ONLY)) {
                 wrong.push(format!("{}: {sql}: {error}", role.name()));
             }
@@ -133,7 +135,7 @@ async fn roles_connect_to_their_own_database_only_and_have_no_attributes() {
                     connection.close().await.unwrap();
                 }
                 Err(error) => {
-                    let code = error.as_database_error().and_then(|error| error.code());
+                    let code = error.as_database_error().and_then(DatabaseError::code);
                     assert_eq!((is_own, code.as_deref()), (false, Some(DENIED)), "{}: {error}", role.name());
                 }
             }
@@ -204,7 +206,7 @@ async fn a_start_sets_right_what_was_changed() {
     auditor.execute("SET default_transaction_read_only = off").await.unwrap();
     assert_eq!(attempt(&mut auditor, "CREATE TABLE public.t (i int)").await.as_deref(), Some(DENIED));
     let stranger = again.connect_options(Role::SampleReader).database("annals").connect().await.unwrap_err();
-    assert_eq!(stranger.as_database_error().and_then(|error| error.code()).as_deref(), Some(DENIED));
+    assert_eq!(stranger.as_database_error().and_then(DatabaseError::code).as_deref(), Some(DENIED));
     let mut writer = as_role(&again, Role::Writer).await;
     let path: String = sqlx::query_scalar("SHOW search_path").fetch_one(&mut writer).await.unwrap();
     assert_eq!(path, "\"$user\", public");
