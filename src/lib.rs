@@ -4,12 +4,22 @@
 //! [`event`], [`log`], [`consumer`], [`projection`], [`query`]; [`verify`] compares the two ends. Below them
 //! [`db`], [`config`], [`telemetry`] and [`base`]; [`app`] composes. `docs/architecture.md` walks through them.
 
+pub mod app;
 pub mod auth;
 pub mod base;
+pub mod cli;
 pub mod config;
+pub mod consumer;
 pub mod db;
 pub mod dispatch;
 pub mod event;
+pub mod http;
 pub mod log;
+pub mod mcp;
+pub mod outbox;
+pub mod projection;
 pub mod query;
+pub mod sample;
+pub mod telemetry;
 pub mod tools;
+pub mod verify;

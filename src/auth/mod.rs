@@ -2,9 +2,17 @@
 //!
 //! Records `auth.failed` and `admin.audit_queried`. Never reads HTTP bodies and never runs a tool.
 
+mod follow;
+mod gate;
+mod keys;
 mod persona;
+mod store;
 
+pub use follow::follow;
+pub use gate::{AuditAccess, Auth, AuthError, Presented, local_principal};
+pub use keys::{KEY_PREFIX, KeyRecord, Keys, Lookup, mint};
 pub use persona::{Globs, Persona, PersonaError, Personas};
+pub use store::{Created, KeyError, KeyStore, Listed, NewKey};
 
 use uuid::Uuid;
 

@@ -4,6 +4,7 @@
 
 mod category;
 mod clock;
+pub mod planted;
 mod tasks;
 
 pub use category::Category;
@@ -52,6 +53,17 @@ pub fn clip(text: &str, bytes_max: usize) -> &str {
     }
     let end = (0..=bytes_max).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     text.get(..end).unwrap_or_default()
+}
+
+/// The one of `names` that is most like `name`, when one is like it at all.
+#[must_use]
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    names
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(likeness, _)| *likeness >= 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]

@@ -87,6 +87,10 @@ pub enum Answer {
 
 /// Runs calls.
 pub struct Dispatch {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
     lanes: Arc<Lanes>,
     toolbox: Arc<Toolbox>,
     limits: Limits,
@@ -95,23 +99,24 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// Runs calls of `toolbox`, recorded in `lanes`; each call is a task of `tasks`.
+    /// Runs calls of `toolbox`, recorded in `lanes`; each call is a task of `tasks`. Once `tasks` is asked to stop,
+    /// running calls end as cancelled and new ones are refused.
     #[must_use]
     pub fn new(lanes: Arc<Lanes>, toolbox: Arc<Toolbox>, limits: Limits, tasks: Tasks) -> Self {
         let running = Arc::new(tokio::sync::Semaphore::new(limits.calls_in_flight_max));
-        Self { lanes, toolbox, limits, running, tasks }
+        Self { inner: Arc::new(Inner { lanes, toolbox, limits, running, tasks }) }
     }
 
     /// The tools, for listing.
     #[must_use]
     pub fn toolbox(&self) -> &Arc<Toolbox> {
-        &self.toolbox
+        &self.inner.toolbox
     }
 
     /// The clock that stamps calls.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn crate::base::Clock> {
-        self.lanes.clock()
+        self.inner.lanes.clock()
     }
 
     /// Runs one call to its recorded end. The call goes on when this future is dropped; only `request.cancel` stops it.

@@ -1,9 +1,341 @@
-//! wip
-use super::{Answer, CallRequest, Dispatch};
-use crate::tools::ToolError;
-pub(super) async fn call(_: &Dispatch, _: CallRequest) -> Answer {
-    todo!()
+//! One call, from decision to recorded outcome. Everything here runs in the call's own task, so that neither a
+//! vanished client nor a panicking tool can keep the terminal event from being written.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use super::purpose;
+use super::record::{CallRecord, Ending, OUTCOME_EXTRA_BYTES};
+use super::{Answer, CallRequest, Dispatch, Inner};
+use crate::auth::Persona;
+use crate::base::{Category, clip, nearest, planted};
+use crate::log::{RecordError, Refusal, Reservation};
+use crate::tools::{CallContext, Prepared, Tool, ToolError, ToolResult};
+
+/// How long a tool may take to wind down after it was told to stop; then it is dropped.
+const WIND_DOWN: Duration = Duration::from_secs(5);
+
+type Run = BoxFuture<'static, Result<ToolResult, ToolError>>;
+
+pub(super) async fn call(dispatch: &Dispatch, request: CallRequest) -> Answer {
+    own_task(dispatch, async move |inner: Arc<Inner>| decide_and_run(inner, request).await).await
 }
-pub(super) async fn refuse(_: &Dispatch, _: CallRequest, _: ToolError) -> Answer {
-    todo!()
+
+pub(super) async fn refuse(dispatch: &Dispatch, request: CallRequest, error: ToolError) -> Answer {
+    own_task(dispatch, async move |inner: Arc<Inner>| {
+        let raw = request
+            .arguments
+            .clone()
+            .unwrap_or_else(|| serde_json::value::RawValue::from_string("{}".into()).expect("{} is JSON"));
+        let record = CallRecord::new(&request, &raw, None, None, None, &inner.limits);
+        deny(&inner, &record, error).await
+    })
+    .await
+}
+
+async fn own_task<F, Fut>(dispatch: &Dispatch, run: F) -> Answer
+where
+    F: FnOnce(Arc<Inner>) -> Fut,
+    Fut: Future<Output = Answer> + Send + 'static,
+{
+    let future = run(Arc::clone(&dispatch.inner));
+    match dispatch.inner.tasks.spawn("tool call", future).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            // Only a bug of this module gets here: tools' panics are caught below.
+            tracing::error!(error = %error, "the task of a call ended without an answer");
+            Answer::OutcomeUnrecorded(ToolError::internal("call_task_lost"))
+        }
+    }
+}
+
+/// What the checks before the intent found.
+struct Decided {
+    record: CallRecord,
+    prepared: Box<dyn Prepared>,
+    permit: OwnedSemaphorePermit,
+}
+
+async fn decide_and_run(inner: Arc<Inner>, request: CallRequest) -> Answer {
+    match decide(&inner, &request) {
+        Ok(decided) => with_intent(inner, request, decided).await,
+        Err(refused) => {
+            let (record, error) = *refused;
+            deny(&inner, &record, error).await
+        }
+    }
+}
+
+fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallRecord, ToolError)>> {
+    let limits = &inner.limits;
+    let (split, bad_arguments) = match purpose::split(request.arguments.as_deref()) {
+        Ok(split) => (split, None),
+        Err(error) => {
+            let raw = request.arguments.clone().unwrap_or_default();
+            (purpose::Split { arguments: raw, purpose: None }, Some(error))
+        }
+    };
+    let purpose = split.purpose;
+    let arguments = split.arguments;
+    let tool = inner.toolbox.get(&request.tool);
+    let definition = tool.map(|tool| tool.definition());
+    let record = |connection: Option<&str>| {
+        CallRecord::new(request, &arguments, purpose.clone(), definition, connection, limits)
+    };
+    let Some(tool) = tool else {
+        return Err(Box::new((record(None), unknown_tool(inner, request))));
+    };
+    if !request.persona.tools.allows(&request.tool) {
+        return Err(Box::new((record(None), tool_not_allowed(request))));
+    }
+    if let Some(error) = bad_arguments {
+        return Err(Box::new((record(None), error)));
+    }
+    let prepared = parse(tool.as_ref(), &arguments, &request.persona)
+        .map_err(|error| Box::new((record(None), error)))?;
+    let connection = prepared.connection();
+    if let Some(name) = connection
+        && !request.persona.connections.allows(name)
+    {
+        return Err(Box::new((record(connection), connection_not_allowed(name))));
+    }
+    let record = record(connection);
+    match Arc::clone(&inner.running).try_acquire_owned() {
+        Ok(permit) => Ok(Decided { record, prepared, permit }),
+        Err(_) => Err(Box::new((record, too_many_calls(limits.calls_in_flight_max)))),
+    }
+}
+
+fn parse(
+    tool: &dyn Tool,
+    arguments: &serde_json::value::RawValue,
+    persona: &Persona,
+) -> Result<Box<dyn Prepared>, ToolError> {
+    let read = || {
+        let mut prepared = tool.parse(arguments)?;
+        prepared.resolve(persona)?;
+        Ok(prepared)
+    };
+    std::panic::catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(ToolError::internal("panic")))
+}
+
+async fn deny(inner: &Inner, record: &CallRecord, error: ToolError) -> Answer {
+    let now = inner.lanes.clock().now();
+    let ending = Ending::Denied(&error);
+    let Some(event) = record.terminal(inner.lanes.draft(), now, &ending, u64::MAX) else {
+        return unavailable(&RecordError::Refused(Refusal::Failed("the event has no form".into())));
+    };
+    if planted::armed("denial_unrecorded") {
+        return Answer::Denied(error);
+    }
+    match inner.lanes.record(event).await {
+        Ok(_) => Answer::Denied(error),
+        Err(cause) => unavailable(&cause),
+    }
+}
+
+async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) -> Answer {
+    let Decided { record, prepared, permit } = decided;
+    if inner.tasks.cancel_token().is_cancelled() {
+        return unavailable(&RecordError::Refused(Refusal::Closed));
+    }
+    let lanes = &inner.lanes;
+    let timeout = i64::try_from(inner.limits.call_timeout.as_micros()).unwrap_or(i64::MAX);
+    let deadline = request.received_at.plus_micros(timeout);
+    let Some(intent) = record.intent(lanes.draft(), lanes.clock().now(), deadline) else {
+        return unavailable(&RecordError::Refused(Refusal::Failed("the event has no form".into())));
+    };
+    // Room for the outcome is set aside now: a call that may run can always say how it ended.
+    let bytes = intent.body.len() as u64;
+    let mut room = match lanes.reserve(2, bytes + bytes + OUTCOME_EXTRA_BYTES).await {
+        Ok(room) => room,
+        Err(cause) => return unavailable(&cause),
+    };
+    let Some(for_intent) = room.take(bytes) else {
+        return unavailable(&RecordError::Refused(Refusal::Busy));
+    };
+    let cancel = CancellationToken::new();
+    let context = CallContext {
+        call_id: request.call_id,
+        principal: Arc::clone(&request.principal),
+        persona: Arc::clone(&request.persona),
+        cancel: cancel.clone(),
+    };
+    let recorded = lanes.record_in(for_intent, intent);
+    if planted::armed("run_before_intent") {
+        drop(recorded);
+    } else if let Err(cause) = recorded.await {
+        return unavailable(&cause);
+    }
+    let run = prepared.run(context);
+    let ended = drive(&inner, &request, run, &cancel, permit).await;
+    conclude(&inner, &record, room, ended).await
+}
+
+/// What became of the tool.
+enum Ended {
+    Completed(ToolResult),
+    Failed(ToolError),
+    TimedOut(ToolError),
+    Cancelled(ToolError),
+}
+
+async fn drive(
+    inner: &Inner,
+    request: &CallRequest,
+    run: Run,
+    cancel: &CancellationToken,
+    permit: OwnedSemaphorePermit,
+) -> Ended {
+    let mut run = AssertUnwindSafe(run).catch_unwind().boxed();
+    let spent = inner.lanes.clock().now().millis_since(request.received_at);
+    let left = inner.limits.call_timeout.saturating_sub(Duration::from_millis(spent));
+    let ended = tokio::select! {
+        biased;
+        result = &mut run => {
+            return match result {
+                Ok(Ok(result)) => Ended::Completed(result),
+                Ok(Err(error)) => Ended::Failed(error),
+                Err(_) => {
+                    tracing::error!(tool.name = %request.tool, call.id = %request.call_id, "a tool panicked");
+                    Ended::Failed(ToolError::internal("panic"))
+                }
+            };
+        }
+        () = request.cancel.cancelled() => Ended::Cancelled(cancelled("cancelled_by_caller")),
+        () = inner.tasks.cancel_token().cancelled() => Ended::Cancelled(cancelled("shutting_down")),
+        () = tokio::time::sleep(left) => Ended::TimedOut(timed_out(inner.limits.call_timeout)),
+    };
+    cancel.cancel();
+    // The answer does not wait for the tool to wind down; its place among the running calls stays taken until then.
+    inner.tasks.spawn("tool wind-down", async move {
+        if tokio::time::timeout(WIND_DOWN, run).await.is_err() {
+            tracing::warn!("a cancelled tool did not stop in time and was dropped");
+        }
+        drop(permit);
+    });
+    ended
+}
+
+/// Records how the call ended. Until that is durable nothing of the result leaves.
+async fn conclude(inner: &Inner, record: &CallRecord, mut room: Reservation, ended: Ended) -> Answer {
+    let ending = match &ended {
+        Ended::Completed(result) => Ending::Completed(result),
+        Ended::Failed(error) => Ending::Failed(error),
+        Ended::TimedOut(error) => Ending::TimedOut(error),
+        Ended::Cancelled(error) => Ending::Cancelled(error),
+    };
+    let now = inner.lanes.clock().now();
+    let Some(event) = record.terminal(inner.lanes.draft(), now, &ending, room.bytes()) else {
+        return unrecorded("the event has no form");
+    };
+    let Some(reserved) = room.take(event.body.len() as u64) else {
+        return unrecorded("the room set aside for the outcome is too small");
+    };
+    let recorded = inner.lanes.record_in(reserved, event);
+    if planted::armed("answer_before_outcome") {
+        drop(recorded);
+    } else if let Err(cause) = recorded.await {
+        return unrecorded(&cause.to_string());
+    }
+    match ended {
+        Ended::Completed(result) => Answer::Completed(result),
+        Ended::Failed(error) => Answer::Failed(error),
+        Ended::TimedOut(error) => Answer::TimedOut(error),
+        Ended::Cancelled(error) => Answer::Cancelled(error),
+    }
+}
+
+fn unrecorded(cause: &str) -> Answer {
+    tracing::error!(cause, "the outcome of a call could not be recorded; its result is withheld");
+    Answer::OutcomeUnrecorded(ToolError::new(
+        Category::Internal,
+        "outcome_unrecorded",
+        "The tool ran, but its outcome could not be recorded, so its result is withheld. It may have had an effect.",
+        "Check the effect before you repeat the call; give the operator the call id.",
+    ))
+}
+
+fn unavailable(cause: &RecordError) -> Answer {
+    tracing::warn!(cause = %cause, "a call was refused because the log does not accept");
+    let (code, message, retry_after_s) = match cause {
+        RecordError::Refused(Refusal::Busy) => ("log_busy", "The audit log is busy; nothing was run.", 1),
+        RecordError::Refused(Refusal::Full(_)) => {
+            ("log_full", "The audit log has no room; nothing was run.", 30)
+        }
+        RecordError::Refused(Refusal::Closed) => {
+            ("shutting_down", "The server is stopping; nothing was run.", 5)
+        }
+        RecordError::Refused(Refusal::Failed(_)) | RecordError::Uncertain(_) => {
+            ("log_unavailable", "The audit log does not accept; nothing was run.", 30)
+        }
+    };
+    let hint =
+        "No call runs without its record. Retry later; the operator finds the cause in /readyz and the logs.";
+    Answer::Unavailable { error: ToolError::new(Category::Internal, code, message, hint), retry_after_s }
+}
+
+fn cancelled(code: &'static str) -> ToolError {
+    ToolError::new(
+        Category::Cancelled,
+        code,
+        "The call was cancelled.",
+        "Call again when you still need the answer.",
+    )
+}
+
+fn timed_out(timeout: Duration) -> ToolError {
+    ToolError::new(
+        Category::Timeout,
+        "call_timed_out",
+        format!("The call took longer than {} ms.", timeout.as_millis()),
+        "Ask for less at once, or have the operator raise limits.call_timeout_ms.",
+    )
+}
+
+fn too_many_calls(limit: usize) -> ToolError {
+    ToolError::new(
+        Category::RateLimit,
+        "too_many_calls",
+        format!("{limit} calls run already."),
+        "Retry in a second; the operator can raise limits.calls_in_flight_max.",
+    )
+}
+
+fn unknown_tool(inner: &Inner, request: &CallRequest) -> ToolError {
+    let allowed = inner
+        .toolbox
+        .iter()
+        .map(|tool| tool.definition().name)
+        .filter(|name| request.persona.tools.allows(name));
+    let hint = match nearest(&request.tool, allowed) {
+        Some(name) => format!("Did you mean {name}? tools/list has all tools that you may call."),
+        None => "tools/list has all tools that you may call.".to_owned(),
+    };
+    let name = clip(&request.tool, 128);
+    ToolError::validation("unknown_tool", format!("There is no tool {name:?}."), hint)
+}
+
+fn tool_not_allowed(request: &CallRequest) -> ToolError {
+    ToolError::new(
+        Category::Authz,
+        "tool_not_allowed",
+        format!("Persona {:?} may not call {:?}.", request.persona.name, request.tool),
+        "tools/list has all tools that you may call; the operator can change the persona.",
+    )
+}
+
+fn connection_not_allowed(name: &str) -> ToolError {
+    ToolError::new(
+        Category::Authz,
+        "connection_not_allowed",
+        format!("Your persona may not reach connection {name:?}."),
+        "list_connections has all that you may reach.",
+    )
 }

@@ -345,9 +345,9 @@ mod tests {
     #[test]
     fn a_changed_personal_part_is_noticed() {
         let facts = Facts::Stopping(Stopping { reason: "signal".into() });
-        let personal = Personal { user_name: Some("ann".into()), ..Personal::default() };
+        let personal = Personal { user_name: Some("ursula".into()), ..Personal::default() };
         let event = draft().build(at(), "k", &facts, &personal).unwrap();
-        let body = String::from_utf8(event.body.to_vec()).unwrap().replace("ann", "bob");
+        let body = String::from_utf8(event.body.to_vec()).unwrap().replace("ursula", "ulrike");
         assert!(matches!(Decoded::read(Topic::System, body.as_bytes()), Err(DecodeError::Personal)));
     }
 

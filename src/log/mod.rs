@@ -238,6 +238,12 @@ pub trait Log: Send + Sync + 'static {
     /// [`ReadError::NotFound`] when a position is past the end.
     fn reader(&self, from: &[(TopicPartition, Option<Position>)]) -> Result<Box<dyn Reader>, ReadError>;
 
+    /// A reader of what becomes durable in the given partitions from now on.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn reader_from_end(&self, targets: &[TopicPartition]) -> Result<Box<dyn Reader>, ReadError>;
+
     /// The frame that stands exactly at `position`, to compare its link with a checkpoint's.
     ///
     /// # Errors

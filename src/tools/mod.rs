@@ -2,6 +2,16 @@
 //!
 //! A tool sees its arguments and the caller's persona; it never sees events, the log or HTTP.
 
+mod about;
+mod arguments;
+mod connections;
+mod postgres;
+mod sql_query;
+
+pub use about::{About, PlatformInfo};
+pub use connections::{ConnectionError, ConnectionLimits, Connections, ListConnections};
+pub use sql_query::SqlQuery;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -86,6 +96,15 @@ pub trait Tool: Send + Sync + 'static {
 
 /// A call whose arguments were read.
 pub trait Prepared: Send {
+    /// Settles what the arguments left open and only the persona can decide: the connection, when none was named.
+    /// Asked between [`Tool::parse`] and [`Prepared::connection`]; [`Prepared::run`] asks again where it was not.
+    ///
+    /// # Errors
+    /// [`ToolError`] of category `validation`.
+    fn resolve(&mut self, _persona: &Persona) -> Result<(), ToolError> {
+        Ok(())
+    }
+
     /// The connection that it will reach, so that the persona can be asked.
     fn connection(&self) -> Option<&str>;
 
@@ -192,4 +211,14 @@ impl Toolbox {
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Tool>> {
         self.tools.values()
     }
+}
+
+/// The built-in tools over `connections`.
+#[must_use]
+pub fn toolbox(connections: Arc<Connections>, about: About) -> Toolbox {
+    let list = ListConnections::new(Arc::clone(&connections));
+    let query = SqlQuery::new(Arc::clone(&connections));
+    let names = vec![list.definition().name, query.definition().name, "platform_info"];
+    let info = PlatformInfo::new(about, names, connections);
+    Toolbox::default().with(info).with(list).with(query)
 }

@@ -1,0 +1,121 @@
+//! A process start on a data directory: the log is open and owned, the dead are closed, the lanes are ready.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::DataDir;
+use super::system::{self, OpenLane};
+use crate::base::{Clock, SystemClock};
+use crate::config::Config;
+use crate::event::LaneHead;
+use crate::log::embedded::{EmbeddedLog, OpenError, Options};
+use crate::log::{AppendError, Lanes, Log, RecordError};
+
+/// The log and the lanes of this process start.
+pub struct Node {
+    /// Where everything lies.
+    pub data_dir: DataDir,
+    /// The embedded log.
+    pub log: Arc<EmbeddedLog>,
+    /// This incarnation's lanes.
+    pub lanes: Arc<Lanes>,
+    /// Whether the log was made just now.
+    pub created: bool,
+}
+
+/// A node cannot start or stop in good order.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The data directory cannot be made or read.
+    #[error("cannot use the data directory {path}: {cause}")]
+    DataDir {
+        /// The directory.
+        path: String,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// The log cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The log does not take the first or last events.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The log did not close well.
+    #[error(transparent)]
+    Close(#[from] AppendError),
+}
+
+impl Node {
+    /// Opens the log in `root` and begins an incarnation for `command`.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn open(root: &Path, config: &Config, command: &str) -> Result<Self, NodeError> {
+        let data_dir = DataDir::create(root)
+            .map_err(|cause| NodeError::DataDir { path: root.display().to_string(), cause })?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let options = Options::new(data_dir.log(), &config.log);
+        let opening = Arc::clone(&clock);
+        let (log, recovered) = tokio::task::spawn_blocking(move || EmbeddedLog::open(options, opening))
+            .await
+            .map_err(|error| NodeError::DataDir {
+                path: root.display().to_string(),
+                cause: std::io::Error::other(error),
+            })??;
+        if recovered.torn_bytes > 0 {
+            tracing::warn!(
+                bytes = recovered.torn_bytes,
+                "cut a torn tail: nothing in it was ever acknowledged"
+            );
+        }
+        let lanes = Arc::new(Lanes::new(Arc::clone(&log) as Arc<dyn Log>, clock, &config.tenant));
+        system::started(&lanes, log.id(), command).await?;
+        let open = recovered.unclosed.iter().map(|lane| OpenLane {
+            incarnation: lane.incarnation,
+            head: LaneHead {
+                topic: lane.target.topic,
+                partition: lane.target.partition,
+                seq: lane.seq,
+                link: hex::encode(lane.link),
+            },
+        });
+        for incarnation in system::close_dead(&lanes, open.collect()).await? {
+            log.mark_closed(incarnation).await?;
+        }
+        Ok(Self { data_dir, log, lanes, created: recovered.created })
+    }
+
+    /// Publishes the heads of the lanes at the configured interval until `stop` fires.
+    pub async fn publish_checkpoints(lanes: Arc<Lanes>, interval_ms: u64, stop: CancellationToken) {
+        let interval = std::time::Duration::from_millis(interval_ms);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(interval) => {}
+            }
+            if let Err(error) = system::checkpoint(&lanes).await {
+                tracing::error!(error = %error, "the heads of the lanes could not be published");
+            }
+        }
+    }
+
+    /// Writes the last events. Nothing may be recorded afterwards.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn finish(&self, reason: &str) -> Result<(), NodeError> {
+        system::stop(&self.lanes, reason).await?;
+        self.log.mark_closed(self.lanes.incarnation()).await?;
+        Ok(())
+    }
+
+    /// Lets go of the log.
+    ///
+    /// # Errors
+    /// [`NodeError::Close`].
+    pub async fn close(self) -> Result<(), NodeError> {
+        Ok(self.log.close().await?)
+    }
+}

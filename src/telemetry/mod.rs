@@ -1,0 +1,33 @@
+//! What operators see: log lines on stderr and metrics. Counts and times, never what somebody wrote.
+
+mod process;
+
+pub use process::ProcessMetrics;
+
+use tracing_subscriber::EnvFilter;
+
+/// The filter cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("ANNALS_LOG={filter:?} is not a log filter like \"info\" or \"annals=debug,info\": {cause}")]
+pub struct FilterError {
+    filter: String,
+    cause: String,
+}
+
+/// Starts log lines on stderr; `filter` is the value of `ANNALS_LOG`.
+///
+/// # Errors
+/// [`FilterError`] when the filter has no meaning.
+pub fn start(filter: Option<&str>, json: bool) -> Result<(), FilterError> {
+    let text = filter.unwrap_or("info,sqlx=warn,hyper=warn");
+    let filter = EnvFilter::try_new(text)
+        .map_err(|error| FilterError { filter: text.to_owned(), cause: error.to_string() })?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if json {
+        lines.json().try_init()
+    } else {
+        use std::io::IsTerminal;
+        lines.with_ansi(std::io::stderr().is_terminal()).try_init()
+    }
+    .map_err(|error| FilterError { filter: text.to_owned(), cause: error.to_string() })
+}

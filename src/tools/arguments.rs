@@ -1,0 +1,107 @@
+//! Reads a tool's arguments: unknown names are refused with the nearest accepted one.
+//!
+//! Knows no tool.
+
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::ToolError;
+use crate::base::{clip, nearest};
+
+/// Reads `arguments` as `T`, which may have the fields `accepted` and no others.
+///
+/// # Errors
+/// `argument_unknown`, `argument_missing` or `argument_invalid`, of category `validation`.
+pub(super) fn read<T: DeserializeOwned>(
+    tool: &str,
+    accepted: &[&str],
+    arguments: &RawValue,
+) -> Result<T, ToolError> {
+    let object: Map<String, Value> = serde_json::from_str(arguments.get()).map_err(|_| {
+        ToolError::validation("argument_invalid", "The arguments are not a JSON object.", "Send an object.")
+    })?;
+    if let Some(unknown) = object.keys().find(|key| !accepted.contains(&key.as_str())) {
+        return Err(unknown_argument(tool, unknown, accepted));
+    }
+    // A null is an argument that was not given.
+    let given: Map<String, Value> = object.into_iter().filter(|(_, value)| !value.is_null()).collect();
+    serde_path(given).map_err(|cause| {
+        let missing = cause.starts_with("missing field");
+        let code = if missing { "argument_missing" } else { "argument_invalid" };
+        ToolError::validation(code, format!("{tool}: {cause}."), "See the tool's input schema.")
+    })
+}
+
+/// Names the argument whose type is wrong, which serde's own message does not.
+fn serde_path<T: DeserializeOwned>(given: Map<String, Value>) -> Result<T, String> {
+    let whole = Value::Object(given.clone());
+    T::deserialize(&whole).map_err(|error| {
+        let cause = error.to_string();
+        let culprit = given.keys().find(|key| {
+            let mut without = given.clone();
+            without.remove(*key);
+            T::deserialize(&Value::Object(without)).err().is_none_or(|other| other.to_string() != cause)
+        });
+        let text = match culprit {
+            Some(key) if !cause.starts_with("missing field") => format!("argument {key:?}: {cause}"),
+            _ => cause,
+        };
+        clip(&text, 300).to_owned()
+    })
+}
+
+fn unknown_argument(tool: &str, unknown: &str, accepted: &[&str]) -> ToolError {
+    let takes = if accepted.is_empty() { "none".to_owned() } else { accepted.join(", ") };
+    let hint = nearest(unknown, accepted.iter().copied()).map_or_else(
+        || format!("Accepted: {takes} (and purpose)."),
+        |near| format!("Did you mean {near:?}?"),
+    );
+    ToolError::validation(
+        "argument_unknown",
+        format!("{tool} has no argument {:?}; it accepts {takes} (and purpose).", clip(unknown, 64)),
+        hint,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Sample {
+        sql: String,
+        limit: Option<u64>,
+    }
+
+    fn error(json: &str) -> ToolError {
+        let raw = RawValue::from_string(json.to_owned()).unwrap();
+        read::<Sample>("t", &["sql", "limit"], &raw).unwrap_err()
+    }
+
+    #[test]
+    fn an_unknown_argument_is_named_with_the_nearest() {
+        let unknown = error(r#"{"sqll":"x"}"#);
+        assert_eq!((unknown.code, unknown.hint.as_str()), ("argument_unknown", "Did you mean \"sql\"?"));
+        let far = error(r#"{"zzzzzzzzz":"x"}"#);
+        assert_eq!(far.message, "t has no argument \"zzzzzzzzz\"; it accepts sql, limit (and purpose).");
+    }
+
+    #[test]
+    fn a_wrong_type_and_a_missing_argument_are_named() {
+        let wrong = error(r#"{"sql":"x","limit":"many"}"#);
+        assert_eq!(wrong.code, "argument_invalid");
+        assert!(wrong.message.contains("\"limit\""), "{}", wrong.message);
+        let missing = error(r#"{"limit":3}"#);
+        assert_eq!((missing.code, missing.message.as_str()), ("argument_missing", "t: missing field `sql`."));
+    }
+
+    #[test]
+    fn null_is_not_given() {
+        let raw = RawValue::from_string(r#"{"sql":"x","limit":null}"#.to_owned()).unwrap();
+        let sample = read::<Sample>("t", &["sql", "limit"], &raw).unwrap();
+        assert_eq!((sample.sql.as_str(), sample.limit), ("x", None));
+    }
+}

@@ -1,0 +1,233 @@
+//! `sql_query`: one read-only statement on a Postgres connection.
+//!
+//! Four barriers, each enough alone against a write: the statement check, a role that may only SELECT (checked when
+//! a connection is opened), a READ ONLY transaction that is always rolled back around one prepared statement, and
+//! bounds on rows, bytes and time. Never writes, never keeps a caller's text, never shows a connection's URL.
+
+mod answer;
+mod check;
+mod execute;
+mod functions;
+mod lexer;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::arguments;
+use super::connections::Connections;
+use super::postgres::Lease;
+use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
+use crate::auth::Persona;
+use crate::base::{Category, clip};
+
+/// The longest statement, bytes.
+const SQL_BYTES_MAX: usize = 64 * 1024;
+
+/// The tool.
+pub struct SqlQuery {
+    definition: Definition,
+    connections: Arc<Connections>,
+    statement_check: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Arguments {
+    sql: String,
+    connection: Option<String>,
+    limit: Option<u64>,
+}
+
+impl SqlQuery {
+    /// Queries `connections`.
+    #[must_use]
+    pub fn new(connections: Arc<Connections>) -> Self {
+        Self { definition: definition(), connections, statement_check: true }
+    }
+
+    /// Without the statement check, so that tests can show that the barriers behind it hold alone. No setting leads here.
+    #[must_use]
+    pub fn without_statement_check(connections: Arc<Connections>) -> Self {
+        Self { statement_check: false, ..Self::new(connections) }
+    }
+}
+
+impl Tool for SqlQuery {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError> {
+        let arguments: Arguments = arguments::read("sql_query", &["sql", "connection", "limit"], arguments)?;
+        if arguments.sql.len() > SQL_BYTES_MAX {
+            return Err(ToolError::validation(
+                "sql_too_long",
+                format!("The statement has {} bytes; {SQL_BYTES_MAX} are accepted.", arguments.sql.len()),
+                "Shorten it.",
+            ));
+        }
+        if arguments.limit == Some(0) {
+            return Err(ToolError::validation(
+                "argument_invalid",
+                "limit is 0; it must be at least 1.",
+                "Leave it out for the connection's own limit.",
+            ));
+        }
+        let connection = arguments.connection.or_else(|| self.connections.only());
+        Ok(Box::new(Call {
+            sql: arguments.sql,
+            connection,
+            limit: arguments.limit,
+            connections: Arc::clone(&self.connections),
+            statement_check: self.statement_check,
+        }))
+    }
+}
+
+struct Call {
+    sql: String,
+    connection: Option<String>,
+    limit: Option<u64>,
+    connections: Arc<Connections>,
+    statement_check: bool,
+}
+
+impl Prepared for Call {
+    fn resolve(&mut self, persona: &Persona) -> Result<(), ToolError> {
+        self.connection = Some(self.connections.resolve(self.connection.as_deref(), persona)?);
+        Ok(())
+    }
+
+    fn connection(&self) -> Option<&str> {
+        self.connection.as_deref()
+    }
+
+    fn run(self: Box<Self>, context: CallContext) -> BoxFuture<'static, Result<ToolResult, ToolError>> {
+        Box::pin(self.answer(context))
+    }
+}
+
+impl Call {
+    async fn answer(mut self: Box<Self>, context: CallContext) -> Result<ToolResult, ToolError> {
+        self.resolve(&context.persona)?;
+        let name = self.connection.clone().unwrap_or_default();
+        if !context.persona.connections.allows(&name) {
+            return Err(not_allowed(&name));
+        }
+        let checked = if self.statement_check { Some(check::check(&self.sql)?) } else { None };
+        let (pool, limits) = self.connections.pool(&name)?;
+        let sql =
+            checked.as_ref().map_or_else(|| execute::unchecked(&self.sql), |checked| checked.sql.clone());
+        let rows_max = self.limit.unwrap_or(u64::MAX).min(u64::from(limits.rows_max));
+        let clock = Arc::clone(self.connections.clock());
+        let started = clock.monotonic();
+        let job = execute::Job { sql, checked, limits, rows_max, cancel: context.cancel.clone() };
+        let rows = Self::guarded(pool.lease(&limits, &context.cancel).await?, &job).await?;
+        let answer = answer::Answer {
+            connection: name,
+            columns: rows.columns,
+            row_count: rows.rows.len(),
+            rows: rows.rows,
+            truncated: rows.truncated,
+            limit: usize::try_from(rows_max).unwrap_or(usize::MAX),
+            note: rows.note,
+            duration_ms: u64::try_from((clock.monotonic() - started).as_millis()).unwrap_or(u64::MAX),
+        };
+        ToolResult::from_serialize(&answer)
+    }
+
+    /// Runs the job until it ends, is cancelled or takes too long; then the server is stopped too.
+    async fn guarded(mut lease: Lease, job: &execute::Job) -> Result<execute::Rows, ToolError> {
+        let stopper = lease.stopper();
+        let mut work = Box::pin(execute::execute(&mut lease, job));
+        let stopped = tokio::select! {
+            biased;
+            done = &mut work => {
+                drop(work);
+                lease.give_back().await;
+                return done;
+            }
+            () = job.cancel.cancelled() => cancelled(),
+            () = tokio::time::sleep(job.limits.timeout) => super::postgres::timed_out(&job.limits),
+        };
+        let ended = stopper.stop(&mut work).await;
+        drop(work);
+        if ended {
+            lease.give_back().await;
+        }
+        Err(stopped)
+    }
+}
+
+/// A refusal of a readable statement.
+fn refused(code: &'static str, message: String) -> ToolError {
+    ToolError::validation(code, message, "sql_query only reads: send one SELECT without side effects.")
+}
+
+/// Dispatch refuses it before; this holds when the tool is called in another way.
+fn not_allowed(name: &str) -> ToolError {
+    ToolError::new(
+        Category::Authz,
+        "connection_not_allowed",
+        format!("Your persona may not reach the connection {:?}.", clip(name, 64)),
+        "list_connections names those that you may.",
+    )
+}
+
+pub(super) fn cancelled() -> ToolError {
+    ToolError::new(
+        Category::Cancelled,
+        "cancelled",
+        "The call was cancelled and its statement stopped.",
+        "Send it again when it is still wanted.",
+    )
+}
+
+fn definition() -> Definition {
+    let column = json!({
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "type": {"type": "string"}},
+        "required": ["name", "type"],
+        "additionalProperties": false
+    });
+    DefinitionSource {
+        name: "sql_query",
+        title: "Query a database",
+        description: "Runs one read-only SQL statement (SELECT, WITH ... SELECT, VALUES or TABLE; Postgres dialect) and \
+                      returns its rows. Rows, bytes and time are limited per connection (see list_connections): \
+                      `truncated` says when rows are missing, and then how many is not known. Functions that change, \
+                      wait or reach outside the database are refused, and so is EXPLAIN. Tables and their comments: \
+                      information_schema.columns, pg_catalog.obj_description, pg_catalog.col_description."
+            .to_owned(),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "sql": {"type": "string", "minLength": 1, "maxLength": SQL_BYTES_MAX, "description": "One statement, without parameters."},
+                "connection": {"type": "string", "description": "A name from list_connections. May be left out when you reach exactly one."},
+                "limit": {"type": "integer", "minimum": 1, "description": "Rows at most; the connection's own limit holds when it is lower."}
+            },
+            "required": ["sql"],
+            "additionalProperties": false
+        }),
+        output_schema: json!({
+            "type": "object",
+            "properties": {
+                "connection": {"type": "string"},
+                "columns": {"type": "array", "items": column, "description": "In the order of each row's values; names may repeat."},
+                "rows": {"type": "array", "items": {"type": "array"}, "description": "Each row is an array of values. Numbers keep all their digits; dates, times and bytes are strings."},
+                "row_count": {"type": "integer", "minimum": 0, "description": "Rows in this answer."},
+                "truncated": {"enum": [false, "rows", "bytes"], "description": "Why rows are missing, or false."},
+                "limit": {"type": "integer", "minimum": 1, "description": "The row limit in force."},
+                "note": {"type": "string", "description": "Present when rows are missing: what to do."},
+                "duration_ms": {"type": "integer", "minimum": 0}
+            },
+            "required": ["connection", "columns", "rows", "row_count", "truncated", "limit", "duration_ms"],
+            "additionalProperties": false
+        }),
+        annotations: json!({"readOnlyHint": true, "destructiveHint": false, "idempotentHint": true, "openWorldHint": false}),
+    }
+    .prepare("sql", true)
+}
