@@ -108,13 +108,17 @@ impl LaneBook {
             Verdict::Behind => {
                 let seq = frame.seq;
                 let head = lane.head.map_or(0, |head| head.seq);
-                let detail = format!("event {seq} of its lane comes after event {head}: repeated or reordered");
+                let detail =
+                    format!("event {seq} of its lane comes after event {head}: repeated or reordered");
                 finding(FindingKind::Duplicate, detail);
                 return verdict;
             }
         }
         if frame.recorded_at < lane.recorded_at {
-            let detail = format!("recorded at {}, before {} of the event before it", frame.recorded_at, lane.recorded_at);
+            let detail = format!(
+                "recorded at {}, before {} of the event before it",
+                frame.recorded_at, lane.recorded_at
+            );
             finding(FindingKind::Clock, detail);
         }
         lane.accept(frame, position);
@@ -169,9 +173,12 @@ impl LaneBook {
         let frame = &stored.frame;
         let target = TopicPartition { topic: closed.head.topic, partition: closed.head.partition };
         let own = closed.lane_incarnation == frame.incarnation && target == frame.target;
-        let problem = |detail: String| Finding::at(FindingKind::LaneEnd, frame.target, stored.position.0, detail);
-        let lane =
-            self.incarnations.get_mut(&closed.lane_incarnation).and_then(|known| known.lanes.get_mut(&target));
+        let problem =
+            |detail: String| Finding::at(FindingKind::LaneEnd, frame.target, stored.position.0, detail);
+        let lane = self
+            .incarnations
+            .get_mut(&closed.lane_incarnation)
+            .and_then(|known| known.lanes.get_mut(&target));
         let Some(lane) = lane else {
             let of = closed.lane_incarnation;
             found.push(problem(format!("it closes lane {target} of {of}, of which there is no event")));
@@ -181,7 +188,8 @@ impl LaneBook {
         let seen = if own { lane.before_head() } else { lane.head };
         let stated = stated_head(&closed.head);
         if seen != stated || stated.is_none() {
-            let seen = seen.map_or("before its first event".into(), |head| format!("with event {}", head.seq));
+            let seen =
+                seen.map_or("before its first event".into(), |head| format!("with event {}", head.seq));
             found.push(problem(format!(
                 "it says that lane {target} of {} ends with event {}, but the log has it end {seen}, or with another link",
                 closed.lane_incarnation, closed.head.seq
@@ -196,7 +204,8 @@ impl LaneBook {
     fn compare_head(&mut self, stored: &Stored, stated: &LaneHead, found: &mut Vec<Finding>) {
         let frame = &stored.frame;
         let target = TopicPartition { topic: stated.topic, partition: stated.partition };
-        let problem = |detail: String| Finding::at(FindingKind::Heads, frame.target, stored.position.0, detail);
+        let problem =
+            |detail: String| Finding::at(FindingKind::Heads, frame.target, stored.position.0, detail);
         let lane = self.incarnations.get(&frame.incarnation).and_then(|known| known.lanes.get(&target));
         let Some((lane, head)) = lane.and_then(|lane| Some((lane, lane.head?))) else {
             found.push(problem(format!("it states event {} of {target}, where none was seen", stated.seq)));
@@ -208,7 +217,9 @@ impl LaneBook {
         };
         if stated.seq > head.seq {
             let (stated, head) = (stated.seq, head.seq);
-            found.push(problem(format!("it states event {stated} of {target}, but the log has it end with {head}")));
+            found.push(problem(format!(
+                "it states event {stated} of {target}, but the log has it end with {head}"
+            )));
             return;
         }
         match lane.link_at(stated.seq) {

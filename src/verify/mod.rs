@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::db::{Postgres, Role};
-use crate::event::{Decoded, DecodeError, Facts};
+use crate::event::{DecodeError, Decoded, Facts};
 use crate::log::embedded::{Scanned, ScannedItem, Scanner};
 use crate::log::{LogId, ReadError, Stored};
 
@@ -64,11 +64,11 @@ pub enum Error {
 /// [`Error`] when there is no log, or Postgres fails.
 pub async fn run(options: Options<'_>) -> Result<Report, Error> {
     let pool = options.postgres.filter(|_| !options.log_only).map(|postgres| postgres.pool(Role::Reader));
-    let mut verifier = Verifier::default();
+    let mut verifier = Verifier { log_dir: options.log_dir, ..Verifier::default() };
     if let Some(pool) = &pool {
         verifier.rows = Some(RowCheck::begin(pool).await?);
     }
-    let report = verifier.run(&options.log_dir, &options.progress).await;
+    let report = verifier.run(&options.progress).await;
     if let Some(pool) = pool {
         pool.close().await;
     }
@@ -77,6 +77,7 @@ pub async fn run(options: Options<'_>) -> Result<Report, Error> {
 
 #[derive(Default)]
 struct Verifier {
+    log_dir: PathBuf,
     log_id: Option<LogId>,
     range: Range,
     events: u64,
@@ -97,9 +98,9 @@ struct Step {
 }
 
 impl Verifier {
-    async fn run(mut self, log_dir: &Path, progress: &Progress) -> Result<Report, Error> {
-        let Some(mut scanner) = self.open(log_dir).await? else {
-            return self.finish(None).await;
+    async fn run(mut self, progress: &Progress) -> Result<Report, Error> {
+        let Some(mut scanner) = self.open().await? else {
+            return self.finish(false).await;
         };
         let total = scanner.bytes_total();
         self.log_id = Some(scanner.log_id());
@@ -118,16 +119,16 @@ impl Verifier {
                 Some(Ok(())) => break,
                 Some(Err(error)) => {
                     self.corrupt(error)?;
-                    return self.finish(None).await;
+                    return self.finish(false).await;
                 }
             }
         }
         progress(total, total);
-        self.finish(Some(log_dir)).await
+        self.finish(true).await
     }
 
-    async fn open(&mut self, log_dir: &Path) -> Result<Option<Scanner>, Error> {
-        let dir = log_dir.to_owned();
+    async fn open(&mut self) -> Result<Option<Scanner>, Error> {
+        let dir = self.log_dir.clone();
         match blocking(move || Scanner::open(&dir)).await? {
             Ok(scanner) => Ok(Some(scanner)),
             Err(error) => self.corrupt(error).map(|()| None),
@@ -162,7 +163,7 @@ impl Verifier {
                 ScannedItem::Event(stored) => judged.push(self.event(stored)),
             }
             for finding in self.found.iter_mut().skip(before) {
-                finding.file = Some(file.clone());
+                finding.file = Some(self.log_dir.join(&file).display().to_string());
                 finding.offset = Some(offset);
             }
         }
@@ -213,19 +214,18 @@ impl Verifier {
             && self.log_id.is_some_and(|log| log.0 != started.log_id)
         {
             let detail = format!("it was written for log {}", started.log_id);
-            let finding =
-                Finding::at(FindingKind::LogId, stored.frame.target, stored.position.0, detail);
+            let finding = Finding::at(FindingKind::LogId, stored.frame.target, stored.position.0, detail);
             self.found.push(finding);
         }
     }
 
-    /// `whole` is the log's directory when it could be read to its end.
-    async fn finish(mut self, whole: Option<&Path>) -> Result<Report, Error> {
-        if let Some(log_dir) = whole {
+    /// `whole` when the log could be read to its end.
+    async fn finish(mut self, whole: bool) -> Result<Report, Error> {
+        if whole {
             self.lanes.finish(&mut self.found, &mut self.notes);
             let late = self.lanes.take_late();
             if !late.is_empty() {
-                let dir = log_dir.to_owned();
+                let dir = self.log_dir.clone();
                 let found = blocking(move || compare_late(&dir, late)).await?.map_err(Error::Log)?;
                 self.found.extend(found);
             }
@@ -236,9 +236,9 @@ impl Verifier {
         let mut counts = None;
         if let Some(mut rows) = self.rows.take() {
             if self.log_id.is_some() {
-                rows.finish(whole.is_some(), &mut self.found).await?;
+                rows.finish(whole, &mut self.found).await?;
             }
-            if whole.is_some() {
+            if whole {
                 state::compare(&mut rows, &mut self.found).await?;
             }
             counts = Some(rows.counts);

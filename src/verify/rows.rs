@@ -137,7 +137,11 @@ impl RowCheck {
     }
 
     /// Compares one batch, which is in log order.
-    pub(super) async fn add(&mut self, batch: Vec<Judged>, found: &mut Vec<Finding>) -> Result<(), sqlx::Error> {
+    pub(super) async fn add(
+        &mut self,
+        batch: Vec<Judged>,
+        found: &mut Vec<Finding>,
+    ) -> Result<(), sqlx::Error> {
         let applied: Vec<Judged> =
             batch.into_iter().filter_map(|judged| self.applied(judged, found)).collect();
         let Some(ranges) = Ranges::of(&applied, &self.through) else { return Ok(()) };
@@ -155,11 +159,9 @@ impl RowCheck {
                 (Fate::Row(row), None) => rows.push(*row),
                 // Postgres refused it for its data, so it was set aside.
                 (Fate::Row(_), Some(aside)) if aside.cause.starts_with("Postgres rejects it") => {}
-                (Fate::Row(_), Some(_)) => found.push(at(
-                    FindingKind::State,
-                    &stored,
-                    "it was set aside, although it gives a row",
-                )),
+                (Fate::Row(_), Some(_)) => {
+                    found.push(at(FindingKind::State, &stored, "it was set aside, although it gives a row"))
+                }
                 (Fate::Parked, Some(_)) | (Fate::Dropped, None) | (Fate::Unsure, _) => {}
                 (Fate::Parked, None) => found.push(at(
                     FindingKind::RowMissing,
@@ -167,7 +169,11 @@ impl RowCheck {
                     "it gives no row and should stand among the parked, but does not",
                 )),
                 (Fate::Dropped, Some(_)) => {
-                    found.push(at(FindingKind::State, &stored, "it repeats another event, but was set aside"));
+                    found.push(at(
+                        FindingKind::State,
+                        &stored,
+                        "it repeats another event, but was set aside",
+                    ));
                 }
             }
         }
@@ -213,8 +219,7 @@ impl RowCheck {
             Verdict::Behind => return Fate::Unsure,
             Verdict::Next | Verdict::Gap { .. } => {}
         }
-        self.heads
-            .insert((frame.target, frame.incarnation), Head { seq: frame.seq, link: frame.link });
+        self.heads.insert((frame.target, frame.incarnation), Head { seq: frame.seq, link: frame.link });
         let Some(decoded) = decoded else { return Fate::Parked };
         let item = Item { stored, decoded };
         if item.decoded.common.once {
@@ -447,11 +452,8 @@ fn bind_checked<'q>(query: Query<'q>, checked: &BTreeMap<TopicPartition, i64>) -
 fn compare_sql(columns: &Columns) -> String {
     let differs = |name: &&str| format!("e.{name}::text IS DISTINCT FROM a.{name}::text");
     let any: Vec<String> = columns.names.iter().map(differs).collect();
-    let each: Vec<String> = columns
-        .names
-        .iter()
-        .map(|name| format!("CASE WHEN {} THEN '{name}' END", differs(name)))
-        .collect();
+    let each: Vec<String> =
+        columns.names.iter().map(|name| format!("CASE WHEN {} THEN '{name}' END", differs(name))).collect();
     format!(
         "WITH e AS ({bound}),
               a AS (SELECT a.* FROM UNNEST($2::text[], $3::int4[], $4::int8[], $5::int8[])
@@ -481,7 +483,9 @@ fn difference(row: &PgRow) -> Result<Option<Finding>, sqlx::Error> {
             (FindingKind::RowChanged, format!("its row of {table} is not what the event gives: {columns}"))
         }
         (true, false) => (FindingKind::RowMissing, format!("its row of {table} is missing")),
-        (false, true) => (FindingKind::RowAdded, format!("a row of {table} stands here, and no event gives it")),
+        (false, true) => {
+            (FindingKind::RowAdded, format!("a row of {table} stands here, and no event gives it"))
+        }
         (false, false) => return Ok(None),
     };
     nowhere(kind, row, detail).map(Some)

@@ -5,3 +5,4 @@ mod dispatch;
 mod faulty_log;
 mod projection;
 mod schemas;
+mod verify;
