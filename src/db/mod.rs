@@ -77,8 +77,15 @@ struct Inner {
 }
 
 #[derive(Debug)]
+struct Private {
+    data_dir: PathBuf,
+    running: Running,
+    user: User,
+}
+
+#[derive(Debug)]
 enum Server {
-    Private { data_dir: PathBuf, running: Running, user: User },
+    Private(Box<Private>),
     External,
 }
 
@@ -116,7 +123,7 @@ impl Postgres {
                 let user = User::enter(&data_dir)?;
                 drop(transition);
                 let base = local_options(&running.socket_dir);
-                let server = Server::Private { data_dir, running, user };
+                let server = Server::Private(Box::new(Private { data_dir, running, user }));
                 Self::new(server, base, DATABASE.to_owned(), &keys, options.database)?
             }
         };
@@ -146,7 +153,7 @@ impl Postgres {
                 let user = User::enter(&data_dir)?;
                 drop(transition);
                 let base = local_options(&running.socket_dir);
-                (Server::Private { data_dir, running, user }, base, DATABASE.to_owned())
+                (Server::Private(Box::new(Private { data_dir, running, user })), base, DATABASE.to_owned())
             }
         };
         if keys.read(Role::Owner.name())?.is_none() {
@@ -208,15 +215,15 @@ impl Postgres {
     /// Whether the sample database and its roles are there: on the private server only.
     #[must_use]
     pub fn has_sample(&self) -> bool {
-        matches!(self.inner.server, Server::Private { .. })
+        matches!(self.inner.server, Server::Private(_))
     }
 
     /// Where the private server's socket is; none for a server of the user's own.
     #[must_use]
     pub fn socket(&self) -> Option<SocketInfo> {
         match &self.inner.server {
-            Server::Private { running, .. } => Some(SocketInfo {
-                dir: running.socket_dir.clone(),
+            Server::Private(private) => Some(SocketInfo {
+                dir: private.running.socket_dir.clone(),
                 port: PORT,
                 database: self.inner.database.clone(),
             }),
@@ -230,10 +237,10 @@ impl Postgres {
     /// # Errors
     /// [`Error::Stop`] when the server outlives an immediate shutdown, [`Error::Busy`], [`Error::Io`].
     pub async fn stop(self) -> Result<(), Error> {
-        let Server::Private { data_dir, running, user } = &self.inner.server else { return Ok(()) };
-        let _transition = Transition::begin(data_dir).await?;
-        if user.leave()? {
-            running.stop().await
+        let Server::Private(private) = &self.inner.server else { return Ok(()) };
+        let _transition = Transition::begin(&private.data_dir).await?;
+        if private.user.leave()? {
+            private.running.stop().await
         } else {
             tracing::info!("another process uses the private Postgres; it is left running");
             Ok(())

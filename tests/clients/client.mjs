@@ -69,6 +69,9 @@ async function auditRow(query, wanted, answeredAt) {
 
 const latencies = {};
 
+// The id under which an answer says that its call is recorded.
+const callId = answer => (answer instanceof Error ? answer.data?.call_id : answer._meta?.['io.annals/call_id']);
+
 // Makes one call through `act`, then requires its one audit row with the `expected` columns.
 async function recorded(name, sessionId, tool, expected, act) {
     const purpose = `${run} ${name}`;
@@ -80,6 +83,7 @@ async function recorded(name, sessionId, tool, expected, act) {
     for (const [column, value] of Object.entries({ ...common, ...expected })) {
         assert.deepEqual(row[column], value, `${name}: column ${column} of ${JSON.stringify(row)}`);
     }
+    assert.equal(row.id, callId(answer), `${name}: the answer names its record`);
     assert.ok(row.user_id, `${name}: user_id is set`);
     assert.ok(Number.isInteger(row.duration_ms) && row.duration_ms >= 0, `${name}: duration_ms ${row.duration_ms}`);
     return { answer, row };

@@ -67,6 +67,13 @@ class Audit:
             await anyio.sleep(0.015)
 
 
+def call_id(answer):
+    """The id under which an answer says that its call is recorded."""
+    if isinstance(answer, MCPError):
+        return (answer.error.data or {}).get("call_id")
+    return (answer.meta or {}).get("io.annals/call_id")
+
+
 class Run:
     """One run's calls, each with a purpose of its own by which its row is found."""
 
@@ -89,6 +96,7 @@ class Run:
         for column, value in {**common, **expected}.items():
             check(column in row, f"{name}: no column {column} in {row}")
             equal(row[column], value, f"{name}: column {column} of {row}")
+        equal(row["id"], call_id(answer), f"{name}: the answer names its record")
         check(row["user_id"], f"{name}: user_id is empty")
         check(isinstance(row["duration_ms"], int) and row["duration_ms"] >= 0, f"{name}: duration_ms of {row}")
         return answer, row

@@ -89,7 +89,12 @@ impl Prepared for Pull {
         async move {
             match self.arguments.r#do.as_str() {
                 "fail" => {
-                    return Err(ToolError::new(Category::Upstream, "downstream_down", "It is down.", "Wait."));
+                    return Err(ToolError::new(
+                        Category::Upstream,
+                        "downstream_down",
+                        "It is down.",
+                        "Wait.",
+                    ));
                 }
                 "panic" => panic!("told to"),
                 "wait_for_cancel" => context.cancel.cancelled().await,

@@ -88,6 +88,7 @@ impl SegmentReader {
 
     /// Up to `records_max` frames; empty when there are none.
     async fn take(&mut self, records_max: usize) -> Result<Vec<Stored>, ReadError> {
+        let records_max = records_max.max(1);
         loop {
             if !self.ready.is_empty() {
                 let count = self.ready.len().min(records_max);

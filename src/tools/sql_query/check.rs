@@ -286,6 +286,10 @@ fn is_denied_function(name: &str) -> bool {
 }
 
 fn shape(sql: &str) -> Result<(), ToolError> {
+    // In brackets the parser knows TABLE as a query, too; the line break ends a comment.
+    let bracketed = format!("({sql}\n)");
+    let as_table = sql.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("table"));
+    let sql = if as_table { &bracketed } else { sql };
     let statements = Parser::new(&PostgreSqlDialect {})
         .with_recursion_limit(NESTING_MAX)
         .try_with_sql(sql)
