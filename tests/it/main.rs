@@ -9,10 +9,9 @@ mod dispatch;
 mod docs;
 mod faulty_log;
 mod harness;
-
-
 mod projection;
 mod query;
 mod schemas;
 mod server;
 mod tools;
+mod verify;
