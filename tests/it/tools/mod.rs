@@ -1,5 +1,6 @@
 //! The built-in tools on a real Postgres: answers, limits, refusals, cancellation.
 
 mod caller;
+mod escapes;
 mod query;
 mod sample;
