@@ -2,5 +2,8 @@
 
 mod caller;
 mod escapes;
+mod platform;
 mod query;
+mod roles;
 mod sample;
+mod stopping;
