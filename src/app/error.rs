@@ -41,7 +41,9 @@ pub enum StartError {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     /// `--sample` needs the name that the config uses.
-    #[error("connections.sample is configured, and --sample makes one of that name; rename yours or leave --sample out")]
+    #[error(
+        "connections.sample is configured, and --sample makes one of that name; rename yours or leave --sample out"
+    )]
     SampleName,
     /// The log cannot be followed.
     #[error(transparent)]

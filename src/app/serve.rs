@@ -29,6 +29,9 @@ use crate::tools::{About, Connections, toolbox};
 /// How long the cancelled calls may take to record their ends, and the worker to stop.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// How long the banner waits for the store, which may have a first key to show.
+const BANNER_WAIT: Duration = Duration::from_secs(20);
+
 /// What `annals serve` was asked for.
 pub struct ServeOptions {
     /// The data directory; made when missing.
@@ -178,7 +181,7 @@ impl Front<'_> {
         remove_if_there(&socket)?;
         let token = hex::encode(crate::base::random_bytes::<32>());
         let control = UnixListener::bind(&socket)?;
-        let serving = control::serve(control, &token, key_store, accept.clone());
+        let serving = control::serve(control, token.as_str().into(), key_store, accept.clone());
         listening.spawn("control socket", serving);
         let heads = Node::publish_checkpoints(
             Arc::clone(&node.lanes),
@@ -201,7 +204,12 @@ impl Front<'_> {
         Ok(Ends { url, metrics, data_dir, run_file, socket, accept, listening, store: None.into() })
     }
 
-    fn state(&self, node: &Node, services: &Services, address: SocketAddr) -> Result<http::State, StartError> {
+    fn state(
+        &self,
+        node: &Node,
+        services: &Services,
+        address: SocketAddr,
+    ) -> Result<http::State, StartError> {
         let config = self.options;
         let lanes = Arc::clone(&node.lanes);
         let (ack, _) = lanes.log().ack_class();
@@ -225,7 +233,8 @@ impl Front<'_> {
             sessions_per_key_max: config.limits.sessions_per_key_max,
             idle: Duration::from_millis(config.limits.session_idle_ms),
         };
-        let auth = Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes));
+        let auth =
+            Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes));
         let status = services.status.subscribe();
         let readiness = move || http::Readiness {
             log_accepts: lanes.log().health() == crate::log::Health::Accepting,
@@ -251,16 +260,27 @@ async fn run_store(
     ends: &Ends,
     print: fn(&str),
 ) -> Result<&'static str, StartError> {
-    let store = store::bring_up(services, database.clone(), key_stores).await?;
-    let postgres = store.postgres.clone();
-    let banner = Banner {
-        url: &ends.url,
-        metrics: ends.metrics,
-        data_dir: &ends.data_dir,
-        first_key: store.first_key.as_deref(),
-        sample: services.sample,
+    let bringing = store::bring_up(services, database.clone(), key_stores);
+    tokio::pin!(bringing);
+    let banner = |first_key: Option<&str>| {
+        let (url, data_dir) = (ends.url.as_str(), ends.data_dir.as_path());
+        Banner { url, metrics: ends.metrics, data_dir, first_key, sample: services.sample }.to_string()
     };
-    print(&banner.to_string());
+    let mut printed = false;
+    let store = loop {
+        tokio::select! {
+            store = &mut bringing => break store?,
+            () = tokio::time::sleep(BANNER_WAIT), if !printed => {
+                tracing::warn!("calls are served; the store is still on its way");
+                print(&banner(None));
+                printed = true;
+            }
+        }
+    };
+    if !printed || store.first_key.is_some() {
+        print(&banner(store.first_key.as_deref()));
+    }
+    let postgres = store.postgres.clone();
     *ends.store.lock().await = Some(store);
     store::keep_running(postgres, database, services.background.cancel_token().clone()).await;
     std::future::pending().await

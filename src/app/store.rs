@@ -12,14 +12,14 @@ use super::workbench::key_store;
 use super::{Services, StartError};
 use crate::auth::{KeyStore, NewKey, local_principal};
 use crate::base::Tasks;
-use crate::consumer::{Options, Pools, StoreState, Worker};
+use crate::consumer::{Options, Pools, Worker};
 use crate::db::{self, Postgres, Role};
-use crate::projection::AuditProjection;
+use crate::projection::audit::Audit;
 use crate::sample;
 use crate::tools::ConnectionLimits;
 
 /// The name of the connection to the sample data.
-pub const SAMPLE_CONNECTION: &str = "sample";
+pub(super) const SAMPLE_CONNECTION: &str = "sample";
 const RETRY: Duration = Duration::from_secs(2);
 const PROBE: Duration = Duration::from_secs(2);
 
@@ -42,14 +42,22 @@ pub(super) async fn bring_up(
             let loaded = sample::ensure(&postgres.pool(Role::SampleOwner)).await?;
             tracing::info!(rows = loaded.rows, "sample data is there");
             let options = postgres.connect_options(Role::SampleReader);
-            services.connections.add(SAMPLE_CONNECTION, sample::DESCRIPTION, options, ConnectionLimits::default());
+            services.connections.add(
+                SAMPLE_CONNECTION,
+                sample::DESCRIPTION,
+                options,
+                ConnectionLimits::default(),
+            );
         } else {
-            tracing::warn!("--sample is for the private Postgres; nothing is written into a database of yours");
+            tracing::warn!(
+                "--sample is for the private Postgres; nothing is written into a database of yours"
+            );
         }
     }
     start_worker(services, &postgres);
     services.query.open(postgres.pool(Role::Auditor));
-    let keys = key_store(&services.lanes, &postgres, &services.config, &services.keys, &services.background).await?;
+    let keys =
+        key_store(&services.lanes, &postgres, &services.config, &services.keys, &services.background).await?;
     let first_key = first_key(&keys).await?;
     key_stores.send_replace(Some(keys));
     Ok(Store { postgres, first_key })
@@ -66,7 +74,7 @@ fn start_worker(services: &Services, postgres: &Postgres) {
         options,
         Arc::clone(services.lanes.log()),
         pools,
-        Arc::new(AuditProjection::new()),
+        Arc::new(Audit::new()),
         Arc::clone(services.lanes.clock()),
         services.worker_metrics.clone(),
     );
@@ -87,7 +95,9 @@ impl Store {
     pub(super) async fn stop(self, worker: &Tasks, at_most: Duration) -> Result<(), StartError> {
         worker.cancel_token().cancel();
         if tokio::time::timeout(at_most, worker.join()).await.is_err() {
-            tracing::warn!("the projection did not stop in time; it goes on from its checkpoint at the next start");
+            tracing::warn!(
+                "the projection did not stop in time; it goes on from its checkpoint at the next start"
+            );
         }
         Ok(self.postgres.stop().await?)
     }

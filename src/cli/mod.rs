@@ -5,7 +5,6 @@ mod config;
 mod key;
 mod schemas;
 mod serve;
-mod verify;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -55,8 +54,7 @@ enum Command {
     /// Makes, lists and revokes API keys.
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Compares the log with itself and with the rows made from it.
-    Verify(verify::VerifyArgs),
+
     /// Looks at the config.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -171,7 +169,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(&cli.common, args).await,
         Command::Key(command) => key::run(&cli.common, command).await,
-        Command::Verify(args) => verify::run(&cli.common, &args).await,
+
         Command::Config(command) => config::run(&cli.common, &command),
         Command::Schemas(args) => schemas::run(&args),
     }

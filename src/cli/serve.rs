@@ -25,6 +25,8 @@ pub(super) async fn run(common: &Common, args: ServeArgs) -> Result<ExitCode, Fa
         database: Box::new(move |root| common.database(&database, root)),
         print,
     };
-    app::serve(options).await.map_err(|error| Failure { code: error.exit_code(), message: error.to_string() })?;
+    app::serve(options)
+        .await
+        .map_err(|error| Failure { code: error.exit_code(), message: error.to_string() })?;
     Ok(ExitCode::SUCCESS)
 }

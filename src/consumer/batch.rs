@@ -251,7 +251,8 @@ impl<'a> Applier<'a> {
             let right = part.split_off(part.len() / 2);
             if part.is_empty() {
                 let cause = format!("Postgres rejects it: {error}");
-                let parked = right.into_iter().map(|item| Parked { stored: item.stored, cause: cause.clone() });
+                let parked =
+                    right.into_iter().map(|item| Parked { stored: item.stored, cause: cause.clone() });
                 sorted.parked.extend(parked);
             } else {
                 todo.push(right);

@@ -41,7 +41,10 @@ pub(super) struct Owned {
 pub(super) enum Claimed {
     Owned(BTreeMap<TopicPartition, Owned>),
     /// A checkpoint belongs to another log.
-    OtherLog { target: TopicPartition, log: Uuid },
+    OtherLog {
+        target: TopicPartition,
+        log: Uuid,
+    },
 }
 
 /// One partition's part of a move.

@@ -263,7 +263,10 @@ impl Loop {
                     break;
                 }
                 Stop::Diverged(detail) => {
-                    tracing::error!(detail, "the projection stops: its checkpoints do not belong to this log");
+                    tracing::error!(
+                        detail,
+                        "the projection stops: its checkpoints do not belong to this log"
+                    );
                     self.set(StoreState::Diverged, &detail);
                     self.release(&owned).await;
                     break;

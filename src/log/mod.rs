@@ -238,10 +238,10 @@ pub trait Log: Send + Sync + 'static {
     /// [`ReadError::NotFound`] when a position is past the end.
     fn reader(&self, from: &[(TopicPartition, Option<Position>)]) -> Result<Box<dyn Reader>, ReadError>;
 
-    /// A reader of what is appended to the given partitions from now on.
+    /// A reader of what becomes durable in the given partitions from now on.
     ///
     /// # Errors
-    /// [`ReadError`] when the end cannot be told.
+    /// [`ReadError`].
     fn reader_from_end(&self, targets: &[TopicPartition]) -> Result<Box<dyn Reader>, ReadError>;
 
     /// The frame that stands exactly at `position`, to compare its link with a checkpoint's.

@@ -111,9 +111,8 @@ fn unit(from: &str) -> Option<u16> {
 
 /// Copies the number at the start of `from`, as a string when it is out of range, and returns what follows.
 fn number<'a>(from: &'a str, out: &mut String) -> &'a str {
-    let end = from
-        .find(|c: char| !matches!(c, '0'..='9' | '-' | '+' | '.' | 'e' | 'E'))
-        .unwrap_or(from.len());
+    let end =
+        from.find(|c: char| !matches!(c, '0'..='9' | '-' | '+' | '.' | 'e' | 'E')).unwrap_or(from.len());
     let (number, rest) = from.split_at(end);
     let exponent = number
         .split_once(['e', 'E'])
@@ -147,7 +146,8 @@ mod tests {
     #[test]
     fn traps_are_replaced_visibly() {
         let raw = r#"{"\u0000":"\ud800 \udc00\ud83d\ude00 \\u0000 \ud800\u0041","n":1e999999,"m":-1E-20000}"#;
-        let want = r#"{"\ufffd":"\ufffd \ufffd\ud83d\ude00 \\u0000 \ufffd\u0041","n":"1e999999","m":"-1E-20000"}"#;
+        let want =
+            r#"{"\ufffd":"\ufffd \ufffd\ud83d\ude00 \\u0000 \ufffd\u0041","n":"1e999999","m":"-1E-20000"}"#;
         assert_eq!(json_for_postgres(raw).as_deref(), Some(want));
         let long = "9".repeat(200_000);
         assert_eq!(json_for_postgres(&long), Some(format!("\"{long}\"")));

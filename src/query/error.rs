@@ -5,6 +5,9 @@ use super::cursor::CursorError;
 /// Why the audit could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The store is still being brought up: ask again.
+    #[error("the audit store is still starting")]
+    Starting,
     /// The store is away, not ready yet, or too slow: ask again.
     #[error("the audit store is not available")]
     Unavailable {
@@ -28,7 +31,7 @@ impl Error {
     /// Whether the same request may succeed later.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. })
+        matches!(self, Self::Starting | Self::Unavailable { .. })
     }
 }
 

@@ -12,6 +12,8 @@ pub use error::Error;
 pub use filter::{Filter, FilterError, LIMIT_DEFAULT, LIMIT_MAX, PARAMETERS};
 pub use row::{Detail, EventRow, Proof};
 
+use std::sync::OnceLock;
+
 use futures::TryStreamExt;
 use serde::Serialize;
 use sqlx::postgres::PgPool;
@@ -36,17 +38,32 @@ pub struct Page {
 }
 
 /// The reader of the audit.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Query {
-    pool: PgPool,
+    pool: OnceLock<PgPool>,
     tenant: Option<String>,
 }
 
 impl Query {
     /// Reads through `pool`, a pool of [`crate::db::Role::Auditor`], the events of all tenants.
     #[must_use]
-    pub const fn new(pool: PgPool) -> Self {
-        Self { pool, tenant: None }
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool: OnceLock::from(pool), tenant: None }
+    }
+
+    /// Refuses as unavailable until [`Query::open`]: the store is brought up beside the listeners.
+    #[must_use]
+    pub const fn closed() -> Self {
+        Self { pool: OnceLock::new(), tenant: None }
+    }
+
+    /// Reads through `pool` from now on, as in [`Query::new`]. The first pool stays.
+    pub fn open(&self, pool: PgPool) {
+        self.pool.set(pool).unwrap_or(());
+    }
+
+    fn pool(&self) -> Result<&PgPool, Error> {
+        self.pool.get().ok_or(Error::Starting)
     }
 
     /// Reads the events of `tenant` only.
@@ -66,7 +83,7 @@ impl Query {
             None => None,
         };
         let mut query = self.listing(filter, after.as_ref());
-        let mut rows = query.build_query_as::<ListedRow>().fetch(&self.pool);
+        let mut rows = query.build_query_as::<ListedRow>().fetch(self.pool()?);
         let mut data: Vec<EventRow> = Vec::new();
         let mut last: Option<Cursor> = None;
         let mut bytes = 0;
@@ -96,7 +113,7 @@ impl Query {
         self.push_tenant(&mut query);
         query.push(" ORDER BY event_id = ").push_bind(id);
         query.push(" DESC, recorded_at, topic, partition, position LIMIT 1");
-        let row = query.build_query_as::<DetailRow>().fetch_optional(&self.pool).await?;
+        let row = query.build_query_as::<DetailRow>().fetch_optional(self.pool()?).await?;
         Ok(row.map(Detail::from))
     }
 

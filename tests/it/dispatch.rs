@@ -88,7 +88,14 @@ impl Prepared for Pull {
         self.started.send_modify(|count| *count += 1);
         async move {
             match self.arguments.r#do.as_str() {
-                "fail" => return Err(ToolError::new(Category::Upstream, "downstream_down", "It is down.", "Wait.")),
+                "fail" => {
+                    return Err(ToolError::new(
+                        Category::Upstream,
+                        "downstream_down",
+                        "It is down.",
+                        "Wait.",
+                    ));
+                }
                 "panic" => panic!("told to"),
                 "wait_for_cancel" => context.cancel.cancelled().await,
                 "ignore_cancel" => std::future::pending().await,
@@ -305,7 +312,8 @@ async fn a_tool_that_the_persona_may_not_call_is_denied() {
     call.persona = Arc::new(Persona { name: "auditor".into(), ..Persona::default() });
     let answer = stage.dispatch.call(call).await;
     assert!(matches!(&answer, Answer::Denied(error) if error.code == "tool_not_allowed"), "{answer:?}");
-    let expected = Expected { kinds: DENIED, category: Some(Category::Authz), code: Some("tool_not_allowed") };
+    let expected =
+        Expected { kinds: DENIED, category: Some(Category::Authz), code: Some("tool_not_allowed") };
     leaves(&stage, &expected).await;
     assert_eq!(*stage.started.borrow(), 0);
 }
@@ -314,15 +322,18 @@ async fn a_tool_that_the_persona_may_not_call_is_denied() {
 async fn a_malformed_call_is_recorded_as_denied() {
     let stage = stage();
     let error = ToolError::validation("name_missing", "params.name is missing.", "Name the tool.");
-    let answer = stage.dispatch.refuse(CallRequest { tool: String::new(), ..request(&stage, "{}") }, error).await;
+    let answer =
+        stage.dispatch.refuse(CallRequest { tool: String::new(), ..request(&stage, "{}") }, error).await;
     assert!(matches!(answer, Answer::Denied(_)), "{answer:?}");
-    let expected = Expected { kinds: DENIED, category: Some(Category::Validation), code: Some("name_missing") };
+    let expected =
+        Expected { kinds: DENIED, category: Some(Category::Validation), code: Some("name_missing") };
     leaves(&stage, &expected).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_and_a_panicking_tool_are_failed_events() {
-    let expected = Expected { kinds: FAILED, category: Some(Category::Upstream), code: Some("downstream_down") };
+    let expected =
+        Expected { kinds: FAILED, category: Some(Category::Upstream), code: Some("downstream_down") };
     let answer = case("puppet", r#"{"do":"fail"}"#, expected).await;
     assert!(matches!(answer, Answer::Failed(error) if error.code == "downstream_down"));
     let expected = Expected { kinds: FAILED, category: Some(Category::Internal), code: Some("panic") };
@@ -375,7 +386,10 @@ async fn after_shutdown_no_call_starts() {
     let stage = stage();
     stage.tasks.stop().await;
     let answer = stage.dispatch.call(request(&stage, r#"{"do":"answer"}"#)).await;
-    assert!(matches!(&answer, Answer::Unavailable { error, .. } if error.code == "shutting_down"), "{answer:?}");
+    assert!(
+        matches!(&answer, Answer::Unavailable { error, .. } if error.code == "shutting_down"),
+        "{answer:?}"
+    );
     assert_eq!((*stage.started.borrow(), kinds(&stage).await), (0, vec![]));
 }
 
@@ -413,7 +427,8 @@ async fn the_terminal_event_stands_alone() {
     let stage = stage();
     let mut call = request(&stage, r#"{"do":"answer","connection":"sales","purpose":"to see"}"#);
     call.session_id = Some("session-1".into());
-    call.client.asserted = Some(RawValue::from_string(r#"{"clientInfo":{"name":"x","y":1}}"#.into()).unwrap());
+    call.client.asserted =
+        Some(RawValue::from_string(r#"{"clientInfo":{"name":"x","y":1}}"#.into()).unwrap());
     let call_id = call.call_id;
     let Answer::Completed(result) = stage.dispatch.call(call).await else { panic!("not completed") };
     let events = events(&stage).await;
@@ -435,7 +450,10 @@ async fn the_terminal_event_stands_alone() {
     assert_eq!(personal.purpose.as_deref(), Some("to see"));
     assert_eq!(personal.arguments.unwrap().get(), arguments);
     assert_eq!(personal.asserted.unwrap().get(), r#"{"clientInfo":{"name":"x","y":1}}"#);
-    assert_eq!((personal.user_name.as_deref(), personal.client_ip.as_deref()), (Some("ann"), Some("127.0.0.1")));
+    assert_eq!(
+        (personal.user_name.as_deref(), personal.client_ip.as_deref()),
+        (Some("ann"), Some("127.0.0.1"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

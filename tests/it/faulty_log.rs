@@ -104,11 +104,19 @@ impl Log for FaultyLog {
         self.inner.reader_from_end(targets)
     }
 
-    fn frame_at(&self, target: TopicPartition, position: Position) -> BoxFuture<'_, Result<Stored, ReadError>> {
+    fn frame_at(
+        &self,
+        target: TopicPartition,
+        position: Position,
+    ) -> BoxFuture<'_, Result<Stored, ReadError>> {
         self.inner.frame_at(target, position)
     }
 
-    fn count_after(&self, target: TopicPartition, after: Option<Position>) -> BoxFuture<'_, Result<u64, ReadError>> {
+    fn count_after(
+        &self,
+        target: TopicPartition,
+        after: Option<Position>,
+    ) -> BoxFuture<'_, Result<u64, ReadError>> {
         self.inner.count_after(target, after)
     }
 

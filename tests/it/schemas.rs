@@ -16,7 +16,8 @@ fn the_schemas_in_the_repository_are_what_the_code_generates() {
         let found = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(found == file.text, "{} is not current: run `annals schemas`", path.display());
     }
-    let mut known: Vec<String> = files.iter().filter_map(|file| file.path.strip_prefix("event/")).map(Into::into).collect();
+    let mut known: Vec<String> =
+        files.iter().filter_map(|file| file.path.strip_prefix("event/")).map(Into::into).collect();
     let mut found: Vec<String> = std::fs::read_dir(root().join("schemas/event"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -54,7 +54,6 @@ fn prepare(storage: &Storage, bytes: u64) -> Result<Prepared, String> {
             if let Err(error) = storage.remove(PREPARED) {
                 tracing::warn!(%error, "a half-prepared log segment stays behind");
             }
-            tracing::error!(cause, "the next log segment cannot be prepared");
             Err(cause)
         }
     }

@@ -17,11 +17,11 @@ pub(super) const MAGIC: [u8; 4] = *b"ANF1";
 /// Magic, length and checksum.
 pub(super) const PREFIX_BYTES: usize = 12;
 /// Everything of an event's frame but its body.
-pub(super) const EVENT_OVERHEAD_BYTES: usize = PREFIX_BYTES + 100;
+pub(super) const EVENT_OVERHEAD_BYTES: usize = PREFIX_BYTES + 104;
 /// One lane in a header.
 pub(super) const LANE_BYTES: usize = 67;
 /// Everything of a header's frame but its lanes.
-const HEADER_BASE_BYTES: usize = PREFIX_BYTES + 4 + 16 + 8 + 8 + 4 + STATE_BASE_BYTES;
+const HEADER_BASE_BYTES: usize = PREFIX_BYTES + 8 + 16 + 8 + 8 + 4 + STATE_BASE_BYTES;
 const STATE_BASE_BYTES: usize = 2 + 8 * TARGETS + 4;
 /// Partitions of all topics.
 pub(super) const TARGETS: usize = Topic::ALL.len() * PARTITIONS as usize;
@@ -34,6 +34,14 @@ const KIND_HEADER: u8 = 3;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Codec {
     seed: u32,
+}
+
+/// Where a frame is going to stand.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) position: u64,
+    /// Where the write begins that it is part of.
+    pub(super) write_start: u64,
 }
 
 /// What a frame holds.
@@ -102,6 +110,8 @@ pub(super) enum Decoded<'a> {
     Whole {
         bytes: usize,
         crc: u32,
+        /// Where the write began that this frame was part of. All before it was durable by then.
+        write_start: u64,
         item: Item<'a>,
     },
     /// The frame, if it is one, has this many bytes; not all are in the buffer.
@@ -121,9 +131,9 @@ impl Codec {
         crc32c::crc32c_append(crc32c::crc32c_append(crc, head), payload)
     }
 
-    /// Appends an event's frame that will stand at `position` to `out`. Returns its checksum.
-    pub(super) fn encode_event(self, position: u64, frame: &Frame, out: &mut Vec<u8>) -> u32 {
-        self.encode(position, out, |out| {
+    /// Appends an event's frame to `out`. Returns its checksum.
+    pub(super) fn encode_event(self, place: Place, frame: &Frame, out: &mut Vec<u8>) -> u32 {
+        self.encode(place, out, |out| {
             out.extend_from_slice(&[KIND_EVENT, frame.target.topic.code()]);
             out.extend_from_slice(&partition_code(frame.target).to_be_bytes());
             out.extend_from_slice(frame.incarnation.as_bytes());
@@ -138,12 +148,12 @@ impl Codec {
     /// Appends the frame that closes an incarnation's lanes.
     pub(super) fn encode_closed(
         self,
-        position: u64,
+        place: Place,
         incarnation: Uuid,
         at: Timestamp,
         out: &mut Vec<u8>,
     ) -> u32 {
-        self.encode(position, out, |out| {
+        self.encode(place, out, |out| {
             out.extend_from_slice(&[KIND_CLOSED, 0, 0, 0]);
             out.extend_from_slice(incarnation.as_bytes());
             out.extend_from_slice(&at.as_micros().to_be_bytes());
@@ -159,7 +169,7 @@ impl Codec {
         tracker: &Tracker,
     ) -> (Vec<u8>, u32) {
         let mut out = Vec::with_capacity(header_bytes(tracker.lanes().len()));
-        let crc = self.encode(base, &mut out, |out| {
+        let crc = self.encode(Place { position: base, write_start: base }, &mut out, |out| {
             out.extend_from_slice(&[KIND_HEADER, 0]);
             out.extend_from_slice(&VERSION.to_be_bytes());
             out.extend_from_slice(log.0.as_bytes());
@@ -171,45 +181,57 @@ impl Codec {
         (out, crc)
     }
 
-    fn encode(self, position: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) -> u32 {
+    fn encode(self, place: Place, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) -> u32 {
         let start = out.len();
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[0; 8]);
+        let back = u32::try_from(place.position - place.write_start).expect("a write is far below 4 GiB");
+        out.extend_from_slice(&back.to_be_bytes());
         payload(out);
         let frame = &mut out[start..];
         let length = u32::try_from(frame.len()).expect("reservations keep a frame far below 4 GiB");
         frame[4..8].copy_from_slice(&length.to_be_bytes());
-        let crc = self.checksum(position, &frame[..8], &frame[PREFIX_BYTES..]);
+        let crc = self.checksum(place.position, &frame[..8], &frame[PREFIX_BYTES..]);
         frame[8..12].copy_from_slice(&crc.to_be_bytes());
         crc
     }
 
     /// Decodes the frame that starts `buffer` and stands at `position`.
     pub(super) fn decode(self, position: u64, buffer: &[u8]) -> Decoded<'_> {
-        let Some((prefix, _)) = buffer.split_first_chunk::<PREFIX_BYTES>() else {
-            return Decoded::Short { bytes: PREFIX_BYTES };
+        let bytes = match length(buffer) {
+            Ok(bytes) => bytes,
+            Err(None) => return Decoded::Short { bytes: PREFIX_BYTES },
+            Err(Some(cause)) => return Decoded::Bad(cause),
         };
-        if prefix[..4] != MAGIC {
-            return Decoded::Bad("no frame starts here");
-        }
-        let mut fields = Fields(&prefix[4..]);
-        let (Some(length), Some(crc)) = (fields.u32(), fields.u32()) else {
-            return Decoded::Bad("no frame starts here");
+        let Some((head, payload)) =
+            buffer.get(..bytes).and_then(|frame| frame.split_at_checked(PREFIX_BYTES))
+        else {
+            return Decoded::Short { bytes };
         };
-        let Ok(length) = usize::try_from(length) else { return Decoded::Bad("the length is impossible") };
-        if length <= PREFIX_BYTES {
-            return Decoded::Bad("the length is impossible");
-        }
-        let Some(payload) = buffer.get(PREFIX_BYTES..length) else {
-            return Decoded::Short { bytes: length };
-        };
-        if self.checksum(position, &prefix[..8], payload) != crc {
+        let (lengths, crc) = head.split_at(8);
+        let Some(crc) = Fields(crc).u32().filter(|&crc| self.checksum(position, lengths, payload) == crc)
+        else {
             return Decoded::Bad("the checksum does not match");
+        };
+        let mut fields = Fields(payload);
+        let back = fields.u32();
+        let write_start = back.and_then(|back| position.checked_sub(u64::from(back)));
+        match (write_start, decode_item(fields)) {
+            (Some(write_start), Some(item)) => Decoded::Whole { bytes, crc, write_start, item },
+            _ => Decoded::Bad("the frame's fields make no sense"),
         }
-        match decode_item(payload) {
-            Some(item) => Decoded::Whole { bytes: length, crc, item },
-            None => Decoded::Bad("the frame's fields make no sense"),
-        }
+    }
+}
+
+/// The length of the frame that starts `buffer`; else why there is none, or nothing when [`PREFIX_BYTES`] are needed.
+pub(super) fn length(buffer: &[u8]) -> Result<usize, Option<&'static str>> {
+    let mut fields = Fields(buffer);
+    if fields.take::<4>().ok_or(None)? != MAGIC {
+        return Err(Some("no record starts here"));
+    }
+    match usize::try_from(fields.u32().ok_or(None)?) {
+        Ok(bytes) if bytes > PREFIX_BYTES => Ok(bytes),
+        _ => Err(Some("the length is impossible")),
     }
 }
 
@@ -222,8 +244,7 @@ fn partition_code(target: TopicPartition) -> u16 {
     u16::try_from(target.partition).expect("a topic has 16 partitions")
 }
 
-fn decode_item(payload: &[u8]) -> Option<Item<'_>> {
-    let mut fields = Fields(payload);
+fn decode_item(mut fields: Fields<'_>) -> Option<Item<'_>> {
     let [kind, topic] = fields.take::<2>()?;
     match kind {
         KIND_EVENT => Some(Item::Event(EventFrame {

@@ -66,7 +66,7 @@ const INDEXES_MAX: usize = 32;
 pub struct Options {
     /// The log's own directory; made when it is not there.
     pub dir: PathBuf,
-    /// Bytes allocated for one segment. A record over that (body and 179 bytes) is refused as full.
+    /// Bytes allocated for one segment. A record over that (its body and 183 bytes) is refused as full.
     pub segment_bytes: u64,
     /// Records in flight or set aside at most.
     pub in_flight_records_max: u32,
@@ -111,6 +111,21 @@ struct Shared {
     /// The newest segment's index so far.
     newest: Mutex<SegmentIndex>,
     indexes: Mutex<BTreeMap<u64, Arc<SegmentIndex>>>,
+    /// How the writer ended, once it did on request.
+    ended: Mutex<Option<Result<(), AppendError>>>,
+}
+
+/// Says that nothing will be written any more, however the writer thread ends.
+struct WriterEnd(Arc<Shared>);
+
+impl Drop for WriterEnd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stats.failed.set(1);
+        }
+        self.0.room.abandon();
+        self.0.published.send_modify(|published| published.closed = true);
+    }
 }
 
 /// The embedded log. See the module.
@@ -170,6 +185,7 @@ impl EmbeddedLog {
             bases: RwLock::new(bases),
             newest: Mutex::new(SegmentIndex::of(&tracker, end)),
             indexes: Mutex::default(),
+            ended: Mutex::default(),
         });
         let helper = std::thread::Builder::new().name("annals-log-allocate".into()).spawn({
             let shared = shared.clone();
@@ -180,9 +196,13 @@ impl EmbeddedLog {
             }
         });
         let writer = Writer::new(shared.clone(), tracker, end, indexed, watermark);
-        let writer = std::thread::Builder::new()
-            .name("annals-log-writer".into())
-            .spawn(move || writer.run(&command_queue));
+        let writer = std::thread::Builder::new().name("annals-log-writer".into()).spawn({
+            let end = WriterEnd(shared.clone());
+            move || {
+                writer.run(&command_queue);
+                drop(end);
+            }
+        });
         let threads = Threads { writer: writer.map_err(failure)?, helper: helper.map_err(failure)?, lock };
         let log = Self {
             shared,
@@ -250,19 +270,20 @@ impl EmbeddedLog {
                 .unwrap_or_else(|_| Err(AppendError::Uncertain("the log's writer is gone".into())))
         })
     }
+}
 
+impl Threads {
     /// Waits for the threads, then lets the lock go.
-    fn join(&self) {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Threads { writer, helper, lock }) = threads else { return };
+    fn join(self, shared: &Shared) {
+        let Self { writer, helper, lock } = self;
         if writer.join().is_err() {
             tracing::error!("the log's writer panicked");
         }
-        self.shared.room.hand(Job::Stop);
+        shared.room.hand(Job::Stop);
         if helper.join().is_err() {
             tracing::error!("the thread that allocates log segments panicked");
         }
-        if let Err(error) = self.shared.storage.remove(segment::PREPARED) {
+        if let Err(error) = shared.storage.remove(segment::PREPARED) {
             tracing::warn!(%error, "a prepared log segment stays behind");
         }
         drop(lock);
@@ -331,15 +352,19 @@ impl Log for EmbeddedLog {
                 return result.clone();
             }
             let (done, finished) = oneshot::channel();
-            let mut handed = false;
-            self.shared.room.stop(Refusal::Closed, || {
-                handed = self.commands.send(Command::Close { done }).is_ok();
+            self.shared.room.stop(Refusal::Closed, || drop(self.commands.send(Command::Close { done })));
+            // An earlier close that was not awaited to its end may have been the one that the writer obeyed.
+            let result = finished.await.unwrap_or_else(|_| {
+                let ended = self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                ended.unwrap_or_else(|| Err(AppendError::Uncertain("the log's writer is gone".into())))
             });
-            let result = match finished.await {
-                Ok(result) => result,
-                Err(_) => Err(AppendError::Uncertain("the log's writer is gone".into())),
-            };
-            self.join();
+            let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(threads) = threads {
+                let shared = self.shared.clone();
+                if tokio::task::spawn_blocking(move || threads.join(&shared)).await.is_err() {
+                    tracing::error!("the log's threads could not be joined");
+                }
+            }
             *closed = Some(result.clone());
             result
         })
@@ -359,9 +384,9 @@ impl Shared {
         self.published.send_modify(|published| published.end = end);
     }
 
-    /// Nothing will be written any more.
-    fn end(&self, _result: &Result<(), AppendError>) {
-        self.published.send_modify(|published| published.closed = true);
+    /// The writer ended: as `result` says, or by itself.
+    fn end(&self, result: Result<(), AppendError>) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
     }
 
     fn add_segment(&self, base: u64) {
@@ -419,6 +444,9 @@ impl Drop for EmbeddedLog {
     fn drop(&mut self) {
         // Without its sender the writer ends after what is in the queue; the end is not marked as clean.
         self.commands = mpsc::channel().0;
-        self.join();
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(threads) = threads {
+            threads.join(&self.shared);
+        }
     }
 }

@@ -63,8 +63,27 @@ impl SegmentReader {
             // The frame at `after` is read again, because only it tells where the next one starts.
             start = start.min(first.saturating_sub(1));
         }
+        Ok(Self::at(shared, published, wanted, start))
+    }
+
+    pub(super) fn from_end(shared: Arc<Shared>, targets: &[TopicPartition]) -> Self {
+        let published = shared.published.subscribe();
+        let end = published.borrow().end;
+        let mut wanted = vec![None; TARGETS];
+        for target in targets {
+            wanted[target.index()] = Some(end);
+        }
+        Self::at(shared, published, wanted, end)
+    }
+
+    fn at(
+        shared: Arc<Shared>,
+        published: watch::Receiver<Published>,
+        wanted: Vec<Option<u64>>,
+        start: u64,
+    ) -> Self {
         let cursor = Cursor { shared, wanted, start, position: start, walker: None };
-        Ok(Self { state: Turn::Idle(Box::new(cursor)), ready: VecDeque::new(), published, failed: None })
+        Self { state: Turn::Idle(Box::new(cursor)), ready: VecDeque::new(), published, failed: None }
     }
 
     /// Reads what is appended from now on.
@@ -81,6 +100,7 @@ impl SegmentReader {
 
     /// Up to `records_max` frames; empty when there are none.
     async fn take(&mut self, records_max: usize) -> Result<Vec<Stored>, ReadError> {
+        let records_max = records_max.max(1);
         loop {
             if !self.ready.is_empty() {
                 let count = self.ready.len().min(records_max);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use super::frame::{Codec, Header, Item};
-use super::segment::{self, PREPARED, Rest, Step, Walker, index_name};
+use super::segment::{self, PREPARED, Step, Walker, index_name};
 use super::small::{
     IDENTITY, IdentityError, SegmentIndex, WATERMARK, Watermark, decode_identity, encode_identity,
 };
@@ -296,20 +296,10 @@ fn scan_newest(
         }
     };
     let end = walker.position();
-    let mut torn_bytes = 0;
-    if let Some(cause) = bad {
-        match walker.rest(file_bytes)? {
-            Rest::Frame(position) => {
-                let cause = format!("{cause}, and a whole record stands behind it at position {position}");
-                return Err(walker.corrupt(end, cause).into());
-            }
-            Rest::Torn { .. } if end < durable => return Err(walker.corrupt(end, cause).into()),
-            Rest::Torn { bytes } => torn_bytes = bytes,
-            Rest::Zeros => {}
-        }
-    }
+    let torn_bytes = bad.map_or(Ok(0), |cause| walker.torn_bytes(cause))?;
     if end < durable {
-        let cause = format!("the log is durable up to position {durable}, but ends here");
+        let found = bad.unwrap_or("the file ends here");
+        let cause = format!("{found}, but the log is durable up to position {durable}");
         return Err(walker.corrupt(end, cause).into());
     }
     let cut = || {

@@ -51,6 +51,8 @@ struct State {
     /// The header of the next segment, were it written now.
     header: u64,
     next: Next,
+    /// Why the last preparation failed; kept while another try runs.
+    failing: Option<String>,
     stopped: Option<Refusal>,
 }
 
@@ -75,7 +77,15 @@ impl Room {
         jobs: Sender<Job>,
         header: u64,
     ) -> Self {
-        let state = State { records: 0, bytes: 0, rest: 0, header, next: Next::Preparing, stopped: None };
+        let state = State {
+            records: 0,
+            bytes: 0,
+            rest: 0,
+            header,
+            next: Next::Preparing,
+            failing: None,
+            stopped: None,
+        };
         let room = Self {
             limits,
             clock,
@@ -120,10 +130,8 @@ impl Room {
             }
         })
         .await;
-        let result = waited.unwrap_or_else(|_| match &self.lock().next {
-            Next::Failed { cause, .. } => Err(Refusal::Full(cause.clone())),
-            Next::Preparing | Next::Ready(_) => Err(Refusal::Busy),
-        });
+        let result =
+            waited.unwrap_or_else(|_| Err(self.lock().failing.clone().map_or(Refusal::Busy, Refusal::Full)));
         result.map_err(|refusal| {
             self.stats.refused.inc();
             AppendError::Refused(refusal)
@@ -196,10 +204,23 @@ impl Room {
     /// The allocating thread is done.
     pub(super) fn prepared(&self, result: Result<Prepared, String>) {
         let at = self.clock.monotonic();
-        self.lock().next = match result {
-            Ok(prepared) => Next::Ready(prepared),
-            Err(cause) => Next::Failed { cause, at },
-        };
+        let mut state = self.lock();
+        match result {
+            Ok(prepared) => {
+                state.next = Next::Ready(prepared);
+                if state.failing.take().is_some() {
+                    tracing::info!("the next log segment is prepared after all");
+                }
+            }
+            Err(cause) => {
+                if state.failing.as_ref() != Some(&cause) {
+                    tracing::error!(cause, "the next log segment cannot be prepared");
+                }
+                state.failing = Some(cause.clone());
+                state.next = Next::Failed { cause, at };
+            }
+        }
+        drop(state);
         self.changed.notify_one();
     }
 
@@ -222,6 +243,7 @@ impl Room {
         state.header = header;
         drop(state);
         self.ask(header);
+        self.changed.notify_one();
     }
 
     /// Runs `hand_over` unless the log stopped. Order of calls is order of hand-overs.
@@ -247,16 +269,24 @@ impl Room {
         self.changed.notify_one();
     }
 
+    /// The writer is gone. Nothing changes when that was asked for.
+    pub(super) fn abandon(&self) {
+        self.lock().stopped.get_or_insert_with(|| Refusal::Failed("the log's writer is gone".into()));
+        self.changed.notify_one();
+    }
+
     /// Why nothing is accepted, if so. Tries a failed preparation again.
     pub(super) fn refusing(&self) -> Option<String> {
         let mut state = self.lock();
         if let Some(refusal) = &state.stopped {
             return Some(refusal.to_string());
         }
-        let Next::Failed { cause, at } = &state.next else { return None };
+        let cause = state.failing.clone()?;
         let left = state.rest.saturating_sub(cost(state.records, state.bytes));
-        let refusing = (left < HEALTHY_REST_BYTES).then(|| Refusal::Full(cause.clone()).to_string());
-        if self.clock.monotonic().saturating_duration_since(*at) >= RETRY_INTERVAL {
+        let refusing = (left < HEALTHY_REST_BYTES).then(|| Refusal::Full(cause).to_string());
+        if let Next::Failed { at, .. } = &state.next
+            && self.clock.monotonic().saturating_duration_since(*at) >= RETRY_INTERVAL
+        {
             state.next = Next::Preparing;
             self.ask(state.header);
         }

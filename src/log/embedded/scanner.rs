@@ -248,7 +248,17 @@ impl Scanner {
             };
             let mut walker = Walker::open(&self.storage, self.codec, base, before, u64::MAX)?;
             walker.limit_to(base + walker.file_bytes()?);
-            while let Step::Frame(_) = walker.next()? {}
+            let bad = loop {
+                match walker.next()? {
+                    Step::Frame(_) => {}
+                    Step::End => break None,
+                    Step::Bad { cause, .. } => break Some(cause),
+                }
+            };
+            if let Some(cause) = bad {
+                // A torn write is not part of the log; damage is.
+                walker.torn_bytes(cause)?;
+            }
             self.end = Position(walker.position().max(before));
             if self.end.0 == before {
                 return Ok(());

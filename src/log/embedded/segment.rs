@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::frame::{Codec, Decoded, Item};
+use super::frame::{self, Codec, Decoded, Item};
 use super::storage::{ReadFile, Storage};
 use crate::log::ReadError;
 
@@ -70,7 +70,7 @@ pub(super) struct Walker {
     /// Where the buffer's first byte stands.
     buffer_position: u64,
     /// The bytes in the buffer that were read.
-    buffered: usize,
+    filled: usize,
 }
 
 impl Walker {
@@ -102,7 +102,7 @@ impl Walker {
             limit,
             buffer: Vec::new(),
             buffer_position: 0,
-            buffered: 0,
+            filled: 0,
         })
     }
 
@@ -131,59 +131,57 @@ impl Walker {
 
     /// The next frame. After [`Step::Bad`] it stays where it is.
     pub(super) fn next(&mut self) -> Result<Step<'_>, ReadError> {
+        if self.position >= self.limit {
+            return Ok(Step::End);
+        }
         let mut wanted = 1;
         loop {
-            if self.position >= self.limit {
-                return Ok(Step::End);
-            }
-            let start = self.start();
-            if start.is_none_or(|start| self.buffered - start < wanted) {
+            if self.buffered().len() < wanted {
                 self.fill(wanted)?;
             }
-            let start = self.start().unwrap_or(0);
-            let buffer = self.buffer.get(start..self.buffered).unwrap_or_default();
+            let buffer = self.buffered();
+            if buffer.is_empty() {
+                return Ok(self.bad("the file ends here, but the log goes on"));
+            }
             if buffer.len() < wanted {
-                let cause = if buffer.is_empty() {
-                    "the file ends here, but the log goes on"
-                } else {
-                    "the record is cut off"
-                };
-                return Ok(self.bad(cause));
+                return Ok(self.bad("the record is cut off"));
             }
-            match self.codec.decode(self.position, buffer) {
-                Decoded::Short { bytes } if bytes as u64 > self.limit - self.position => {
-                    return Ok(self.bad("the record runs past the end"));
-                }
-                Decoded::Short { bytes } => wanted = bytes,
-                Decoded::Bad(cause) => return Ok(self.bad(cause)),
-                Decoded::Whole { .. } => break,
+            let needed = match frame::length(buffer) {
+                Ok(bytes) => bytes,
+                Err(None) => frame::PREFIX_BYTES,
+                Err(Some(cause)) => return Ok(self.bad(cause)),
+            };
+            if needed as u64 > self.limit - self.position {
+                return Ok(self.bad("the record runs past the end"));
             }
+            if needed <= buffer.len() {
+                break;
+            }
+            wanted = needed;
         }
-        self.take()
-    }
-
-    /// Decodes once more what [`Self::next`] found whole, to lend it out.
-    fn take(&mut self) -> Result<Step<'_>, ReadError> {
         let position = self.position;
-        let start = self.start().unwrap_or(0);
-        let buffer = self.buffer.get(start..self.buffered).unwrap_or_default();
-        match self.codec.decode(position, buffer) {
-            Decoded::Whole { bytes, crc, item } => {
+        let start = usize::try_from(position - self.buffer_position).expect("within the buffer");
+        let buffer = self.buffer.get(start..self.filled).unwrap_or_default();
+        Ok(match self.codec.decode(position, buffer) {
+            Decoded::Whole { bytes, crc, item, .. } => {
                 let bytes = bytes as u64;
                 self.position += bytes;
-                Ok(Step::Frame(Framed { position, bytes, crc, item }))
+                Step::Frame(Framed { position, bytes, crc, item })
             }
-            Decoded::Short { .. } | Decoded::Bad(_) => Ok(Step::Bad { position, cause: "no frame" }),
-        }
+            Decoded::Short { .. } => Step::Bad { position, cause: "the record is cut off" },
+            Decoded::Bad(cause) => Step::Bad { position, cause },
+        })
     }
 
     const fn bad(&self, cause: &'static str) -> Step<'static> {
         Step::Bad { position: self.position, cause }
     }
 
-    fn start(&self) -> Option<usize> {
-        let start = usize::try_from(self.position.checked_sub(self.buffer_position)?).ok()?;
-        (start < self.buffered).then_some(start)
+    /// What was read already from the current position on.
+    fn buffered(&self) -> &[u8] {
+        let start =
+            self.position.checked_sub(self.buffer_position).and_then(|start| usize::try_from(start).ok());
+        start.and_then(|start| self.buffer.get(start..self.filled)).unwrap_or_default()
     }
 
     fn fill(&mut self, wanted: usize) -> Result<(), ReadError> {
@@ -193,7 +191,7 @@ impl Walker {
             self.buffer.resize(bytes, 0);
         }
         let read = self.file.read_at(&mut self.buffer[..bytes], self.position - self.base);
-        self.buffered = read.map_err(|error| io_error(self.path.clone(), &error))?;
+        self.filled = read.map_err(|error| io_error(self.path.clone(), &error))?;
         self.buffer_position = self.position;
         Ok(())
     }
@@ -208,56 +206,59 @@ impl Walker {
         }
     }
 
-    /// What stands from the current position to the end of the file.
-    pub(super) fn rest(&mut self, file_bytes: u64) -> Result<Rest, ReadError> {
+    /// Judges what stands from the current position, where no whole frame starts, to the end of the file: the bytes of
+    /// a torn write, up to the last one that is not zero (0: the room was never written).
+    ///
+    /// # Errors
+    /// [`ReadError::Corrupt`] when a whole frame of a later write stands behind: what is here was durable before that
+    /// write began, so it is damage. Frames of the same write prove nothing, for a power cut keeps pages in any order.
+    pub(super) fn torn_bytes(&self, cause: &str) -> Result<u64, ReadError> {
         let origin = self.position;
-        let end = self.base + file_bytes;
+        let end = self.base + self.file_bytes()?;
         let mut last_written = None;
         let mut at = origin;
-        // Chunks overlap by three bytes, so that a magic number across two is seen.
+        let mut chunk = Vec::new();
         while at < end {
             let bytes = usize::try_from((end - at).min(CHUNK_BYTES)).expect("a chunk fits the memory");
-            let mut chunk = vec![0; bytes];
+            chunk.resize(bytes, 0);
             let read = self.file.read_at(&mut chunk, at - self.base);
             let read = read.map_err(|error| io_error(self.path.clone(), &error))?;
             chunk.truncate(read);
             if let Some(index) = chunk.iter().rposition(|&byte| byte != 0) {
                 last_written = Some(at + index as u64);
-                if let Some(position) = self.frame_in(&chunk, at, origin, end)? {
-                    return Ok(Rest::Frame(position));
+                if let Some(position) = self.later_write_in(&chunk, at, origin, end)? {
+                    let cause = format!("{cause}, and a whole later record stands at position {position}");
+                    return Err(self.corrupt(origin, cause));
                 }
             }
-            let step = read.saturating_sub(super::frame::MAGIC.len() - 1).max(1) as u64;
-            if read < super::frame::MAGIC.len() || at + read as u64 >= end {
+            if read < frame::MAGIC.len() || at + read as u64 >= end {
                 break;
             }
-            at += step;
+            // Chunks overlap, so that a magic number across two of them is seen.
+            at += (read - (frame::MAGIC.len() - 1)) as u64;
         }
-        Ok(last_written.map_or(Rest::Zeros, |last| Rest::Torn { bytes: last + 1 - origin }))
+        Ok(last_written.map_or(0, |last| last + 1 - origin))
     }
 
-    /// The first whole frame whose magic number lies in `chunk`, behind `origin`.
-    fn frame_in(&self, chunk: &[u8], at: u64, origin: u64, end: u64) -> Result<Option<u64>, ReadError> {
-        for (index, window) in chunk.windows(super::frame::MAGIC.len()).enumerate() {
-            let position = at + index as u64;
-            if window != super::frame::MAGIC || position == origin {
+    /// The first whole frame whose magic number lies in `chunk` and whose write began behind `origin`.
+    fn later_write_in(&self, chunk: &[u8], at: u64, origin: u64, end: u64) -> Result<Option<u64>, ReadError> {
+        let mut candidate = Vec::new();
+        for (index, window) in chunk.windows(frame::MAGIC.len()).enumerate() {
+            if window != frame::MAGIC {
                 continue;
             }
-            let mut candidate = Vec::new();
-            let mut wanted = super::frame::PREFIX_BYTES;
-            loop {
-                if wanted as u64 > end - position {
-                    break;
-                }
+            let position = at + index as u64;
+            let mut wanted = frame::PREFIX_BYTES;
+            while wanted as u64 <= end - position {
                 candidate.resize(wanted, 0);
                 let read = self.file.read_at(&mut candidate, position - self.base);
                 if read.map_err(|error| io_error(self.path.clone(), &error))? < wanted {
                     break;
                 }
                 match self.codec.decode(position, &candidate) {
-                    Decoded::Whole { .. } => return Ok(Some(position)),
+                    Decoded::Whole { write_start, .. } if write_start > origin => return Ok(Some(position)),
                     Decoded::Short { bytes } if bytes > wanted => wanted = bytes,
-                    Decoded::Short { .. } | Decoded::Bad(_) => break,
+                    Decoded::Whole { .. } | Decoded::Short { .. } | Decoded::Bad(_) => break,
                 }
             }
         }
@@ -271,17 +272,6 @@ impl Walker {
     pub(super) fn path(&self) -> &str {
         &self.path
     }
-}
-
-/// What stands behind the last good frame of a file.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Rest {
-    /// Nothing, or room that was never written.
-    Zeros,
-    /// Bytes that are no frame, up to the last one that is not zero.
-    Torn { bytes: u64 },
-    /// A whole frame stands at this position, so what is before it is damage.
-    Frame(u64),
 }
 
 pub(super) fn io_error(file: String, error: &io::Error) -> ReadError {

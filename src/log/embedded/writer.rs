@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::Shared;
 use super::allocate::Job;
-use super::frame::header_bytes;
+use super::frame::{EVENT_OVERHEAD_BYTES, Place, header_bytes};
 use super::segment::{self, PREPARED, index_name};
 use super::small::{SegmentIndex, Watermark};
 use super::storage::WriteFile;
@@ -91,7 +91,7 @@ impl Writer {
                 if let Command::Close { done } = command {
                     self.flush();
                     let result = self.close();
-                    self.shared.end(&result);
+                    self.shared.end(result.clone());
                     drop(done.send(result));
                     return;
                 }
@@ -106,12 +106,12 @@ impl Writer {
     }
 
     fn take(&mut self, command: Command) {
-        let (bytes, done) = match &command {
+        let (bytes, body) = match &command {
             Command::Append { frame, bytes, .. } => (*bytes, frame.body.len()),
             Command::MarkClosed { bytes, .. } => (*bytes, 0),
             Command::Close { .. } => return,
         };
-        let needed = (super::frame::EVENT_OVERHEAD_BYTES + done) as u64;
+        let needed = (EVENT_OVERHEAD_BYTES + body) as u64;
         if self.failed.is_none() && self.position + needed > self.limit {
             self.flush();
             if self.failed.is_none()
@@ -122,23 +122,25 @@ impl Writer {
         }
         if let Some(cause) = self.failed.clone() {
             self.shared.room.written(1, bytes, 0, 0);
+            self.shared.stats.in_flight_records.dec();
             if let Command::Append { done, .. } | Command::MarkClosed { done, .. } = command {
                 drop(done.send(Err(AppendError::Refused(Refusal::Failed(cause)))));
             }
             return;
         }
         let position = self.position;
+        let place = Place { position, write_start: self.batch.start };
         let out = &mut self.batch.bytes;
         let done = match command {
             Command::Append { frame, done, .. } => {
-                let crc = self.shared.codec.encode_event(position, &frame, out);
+                let crc = self.shared.codec.encode_event(place, &frame, out);
                 let key = LaneKey { incarnation: frame.incarnation, target: frame.target };
                 let head = Head { seq: frame.seq, link: frame.link, recorded_at: frame.recorded_at };
                 self.tracker.event(position, crc, key, head);
                 done
             }
             Command::MarkClosed { incarnation, at, done, .. } => {
-                let crc = self.shared.codec.encode_closed(position, incarnation, at, out);
+                let crc = self.shared.codec.encode_closed(place, incarnation, at, out);
                 self.tracker.closed(position, crc, incarnation);
                 done
             }

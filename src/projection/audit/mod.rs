@@ -101,7 +101,10 @@ impl Audit {
             personal.push(person);
         }
         events.bind(sqlx::query(AssertSqlSafe(Arc::clone(&self.insert_events)))).execute(&mut *tx).await?;
-        personal.bind(sqlx::query(AssertSqlSafe(Arc::clone(&self.insert_personal)))).execute(&mut *tx).await?;
+        personal
+            .bind(sqlx::query(AssertSqlSafe(Arc::clone(&self.insert_personal))))
+            .execute(&mut *tx)
+            .await?;
         calls.write(tx, self.schema, log).await?;
         Ok(())
     }
@@ -119,7 +122,8 @@ impl Audit {
         let seqs: Vec<i64> = frames.iter().map(|frame| i64::try_from(frame.seq).unwrap_or(-1)).collect();
         let links: Vec<&[u8]> = frames.iter().map(|frame| frame.link.as_slice()).collect();
         // The link covers `recorded_at`, so the same link can only stand in the partition of the same time.
-        let recorded: Vec<OffsetDateTime> = frames.iter().map(|frame| frame.recorded_at.to_offset()).collect();
+        let recorded: Vec<OffsetDateTime> =
+            frames.iter().map(|frame| frame.recorded_at.to_offset()).collect();
         let sql = format!(
             "SELECT EXISTS (SELECT FROM {}.audit_events e WHERE e.log_id = $1 AND e.topic = f.topic
                  AND e.partition = f.partition AND e.recorded_at = f.recorded_at

@@ -2,3 +2,4 @@
 
 mod caller;
 mod query;
+mod sample;
