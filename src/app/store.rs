@@ -40,7 +40,11 @@ pub(super) async fn bring_up(
     if services.sample {
         if postgres.has_sample() {
             let loaded = sample::ensure(&postgres.pool(Role::SampleOwner)).await?;
-            tracing::info!(rows = loaded.rows, "sample data is there");
+            tracing::info!(
+                tables = loaded.rows.len(),
+                rows = loaded.rows.values().sum::<u64>(),
+                "sample data is there"
+            );
             let options = postgres.connect_options(Role::SampleReader);
             services.connections.add(
                 SAMPLE_CONNECTION,

@@ -52,7 +52,11 @@ async fn foreign_hosts_and_pages_are_refused_everywhere_but_on_health() {
             if got.status == 403 {
                 let mcp = matches!(*path, "/mcp" | "/");
                 assert_eq!(if mcp { got.code() } else { 1403 }, 1403, "{what} {path}");
-                let code = if mcp { got.json()["error"]["data"]["code"].clone() } else { got.json()["error"]["code"].clone() };
+                let code = if mcp {
+                    got.json()["error"]["data"]["code"].clone()
+                } else {
+                    got.json()["error"]["code"].clone()
+                };
                 let expected = if host.is_some() { "host_not_allowed" } else { "origin_not_allowed" };
                 assert_eq!(code, expected, "{what} {path}");
             }
@@ -72,8 +76,10 @@ async fn a_body_over_the_limit_is_413_announced_or_not() {
     let got = server.send(&over).await;
     assert_eq!((got.status, got.code()), (413, 1413), "{got:?}");
     assert_eq!(got.json()["error"]["data"]["code"], "body_too_large");
-    let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n";
-    let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(1_001));
+    let head =
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n";
+    let chunked =
+        format!("{head}Transfer-Encoding: chunked\r\n\r\n3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(1_001));
     let answer = raw(&server, &chunked).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
 }
@@ -107,7 +113,10 @@ async fn health_is_the_process_and_readiness_the_log() {
     assert_eq!(ready().await, (200, json!({ "status": "ready", "log": "accepting", "store": "degraded" })));
     server.store.send_replace(StoreState::Starting);
     annals::log::Log::close(&*server.log).await.unwrap();
-    assert_eq!(ready().await, (503, json!({ "status": "not_ready", "log": "refusing", "store": "starting" })));
+    assert_eq!(
+        ready().await,
+        (503, json!({ "status": "not_ready", "log": "refusing", "store": "starting" }))
+    );
     assert_eq!(server.send(&anonymous("/healthz")).await.status, 200);
     assert_eq!(server.send(&anonymous("/healthz").method("POST")).await.status, 405);
 }
@@ -117,7 +126,11 @@ async fn other_paths_answer_in_json() {
     let server = Harness::start().await;
     for path in ["/nope", "/mcp/", "/mcp/x", "/api", "/metrics", "/api/v1/admin/audit"] {
         let got = server.send(&Ask::get(path)).await;
-        assert_eq!((got.status, got.json()["error"]["code"].as_str()), (404, Some("route_not_found")), "{path}");
+        assert_eq!(
+            (got.status, got.json()["error"]["code"].as_str()),
+            (404, Some("route_not_found")),
+            "{path}"
+        );
         for member in ["category", "message", "hint"] {
             assert!(got.json()["error"][member].is_string(), "{path}");
         }
@@ -163,7 +176,8 @@ async fn connections_over_the_limit_wait_for_a_place() {
 async fn a_head_over_the_limit_is_refused() {
     let server = Harness::start().await;
     let big = "x".repeat(70_000);
-    let answer = raw(&server, &format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Big: {big}\r\n\r\n")).await;
+    let answer =
+        raw(&server, &format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Big: {big}\r\n\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
 }
 
@@ -206,7 +220,11 @@ async fn the_audit_is_read_by_those_who_may_once_it_is_recorded() {
         ("the store is away, one event", Ask::get(&one), 503, "store_unavailable"),
     ] {
         let got = server.send(&ask).await;
-        assert_eq!((got.status, got.json()["error"]["code"].as_str()), (status, Some(code)), "{what}: {got:?}");
+        assert_eq!(
+            (got.status, got.json()["error"]["code"].as_str()),
+            (status, Some(code)),
+            "{what}: {got:?}"
+        );
         assert_eq!(got.header("www-authenticate"), if status == 401 { "Bearer" } else { "" }, "{what}");
         assert_eq!(got.header("retry-after").is_empty(), status != 503, "{what}");
         assert!(got.json().get("data").is_none(), "{what}");

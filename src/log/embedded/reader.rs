@@ -86,18 +86,6 @@ impl SegmentReader {
         Self { state: Turn::Idle(Box::new(cursor)), ready: VecDeque::new(), published, failed: None }
     }
 
-    /// Reads what is appended from now on.
-    pub(super) fn from_end(shared: Arc<Shared>, targets: &[TopicPartition]) -> Self {
-        let published = shared.published.subscribe();
-        let end = published.borrow().end;
-        let mut wanted = vec![None; TARGETS];
-        for target in targets {
-            wanted[target.index()] = Some(end);
-        }
-        let cursor = Cursor { shared, wanted, start: end, position: end, walker: None };
-        Self { state: Turn::Idle(Box::new(cursor)), ready: VecDeque::new(), published, failed: None }
-    }
-
     /// Up to `records_max` frames; empty when there are none.
     async fn take(&mut self, records_max: usize) -> Result<Vec<Stored>, ReadError> {
         let records_max = records_max.max(1);

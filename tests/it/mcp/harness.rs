@@ -72,7 +72,11 @@ impl Tool for TestTool {
 
     fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError> {
         if arguments.get().contains("unwanted") {
-            return Err(ToolError::validation("unknown_argument", "There is no argument \"unwanted\".", "Leave it out."));
+            return Err(ToolError::validation(
+                "unknown_argument",
+                "There is no argument \"unwanted\".",
+                "Leave it out.",
+            ));
         }
         assert!(!matches!(self.run, Behaviour::PanicInParse), "told to");
         let (started, go_on) = (self.started.clone(), self.go_on.clone());
@@ -262,7 +266,9 @@ impl Harness {
             if batch.is_empty() {
                 return events;
             }
-            let read = batch.iter().map(|stored| Decoded::read(stored.frame.target.topic, &stored.frame.body).unwrap());
+            let read = batch
+                .iter()
+                .map(|stored| Decoded::read(stored.frame.target.topic, &stored.frame.body).unwrap());
             events.extend(read);
         }
     }
@@ -394,7 +400,8 @@ pub(crate) const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersi
 /// A request of 2026-07-28 as a good client sends it; `members` stand in `params` before `_meta`.
 pub(crate) fn modern(method: &str, members: &str) -> Ask {
     let comma = if members.is_empty() { "" } else { "," };
-    let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{members}{comma}{META}}}}}"#);
+    let body =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{members}{comma}{META}}}}}"#);
     Ask::post(body).header("mcp-protocol-version", "2026-07-28").header("mcp-method", method)
 }
 

@@ -64,7 +64,12 @@ async fn each_rule_of_sessions_and_versions_holds() {
         ("an older version", ping().header("mcp-protocol-version", "2025-06-18"), 400, -32022),
         ("an unknown version", ping().header("mcp-protocol-version", "1900-01-01"), 400, -32022),
         ("no version at all", ping().header("mcp-protocol-version", "latest"), 400, -32022),
-        ("the modern version without its _meta", ping().header("mcp-protocol-version", "2026-07-28"), 400, -32602),
+        (
+            "the modern version without its _meta",
+            ping().header("mcp-protocol-version", "2026-07-28"),
+            400,
+            -32602,
+        ),
         ("the version twice", ping().also("mcp-protocol-version", "2025-11-25"), 400, -32600),
         ("without a session", ping().without("mcp-session-id"), 400, -32600),
         ("with an empty session", ping().header("mcp-session-id", ""), 404, 1404),
@@ -73,15 +78,35 @@ async fn each_rule_of_sessions_and_versions_holds() {
         ("with another principal's session", ping().key(BOB), 404, 1404),
         ("with another key of the principal", ping().key(ANN_TOO), 404, 1404),
         ("an unknown method", with(r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list"}"#), 200, -32601),
-        ("discover, which is modern", with(r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#), 400, -32602),
-        ("params that are an array", with(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#), 200, -32602),
-        ("a cursor", with(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"x"}}"#), 200, -32602),
+        (
+            "discover, which is modern",
+            with(r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#),
+            400,
+            -32602,
+        ),
+        (
+            "params that are an array",
+            with(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#),
+            200,
+            -32602,
+        ),
+        (
+            "a cursor",
+            with(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"x"}}"#),
+            200,
+            -32602,
+        ),
         ("initialize for an older version", initialize_with(r#"{"protocolVersion":"2024-11-05"}"#), 200, 0),
         ("initialize for a later one", initialize_with(r#"{"protocolVersion":"2026-07-28"}"#), 200, 0),
         ("initialize without version", initialize_with("{}"), 200, -32602),
         ("initialize with a number", initialize_with(r#"{"protocolVersion":1}"#), 200, -32602),
         ("initialize with an array", initialize_with("[]"), 200, -32602),
-        ("initialize under an unknown header", initialize().header("mcp-protocol-version", "1900-01-01"), 400, -32022),
+        (
+            "initialize under an unknown header",
+            initialize().header("mcp-protocol-version", "1900-01-01"),
+            400,
+            -32022,
+        ),
     ];
     for (what, ask, status, code) in cases {
         let got = server.send(&ask).await;
@@ -208,7 +233,8 @@ async fn ending_a_session_leaves_its_requests_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_sessions_end_and_the_longest_idle_makes_room() {
-    let sessions = SessionLimits { sessions_max: 3, sessions_per_key_max: 2, idle: Duration::from_millis(400) };
+    let sessions =
+        SessionLimits { sessions_max: 3, sessions_per_key_max: 2, idle: Duration::from_millis(400) };
     let server = Harness::start_with(Setup { sessions, ..Setup::default() }).await;
     let status = async |session: &str| server.send(&legacy(session, PING)).await.status;
     let (one, two) = (server.session(ANN).await, server.session(ANN).await);

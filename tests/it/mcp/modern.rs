@@ -51,8 +51,18 @@ fn header_cases() -> Vec<Case> {
         ("a call with bad Base64", call().header("mcp-name", "=?base64?c3FsX2VjaG8?="), 400, -32020),
         ("an unknown version", unknown.clone().header(VERSION, "1900-01-01"), 400, -32022),
         ("an unknown version in the body only", unknown, 400, -32020),
-        ("a later version", with_body(modern(LIST, ""), body(LIST, &meta("\"2027-01-01\""))).header(VERSION, "2027-01-01"), 400, -32022),
-        ("the legacy version, made modern by _meta", with_body(modern(LIST, ""), body(LIST, &meta("\"2025-11-25\""))).header(VERSION, "2025-11-25"), 400, -32022),
+        (
+            "a later version",
+            with_body(modern(LIST, ""), body(LIST, &meta("\"2027-01-01\""))).header(VERSION, "2027-01-01"),
+            400,
+            -32022,
+        ),
+        (
+            "the legacy version, made modern by _meta",
+            with_body(modern(LIST, ""), body(LIST, &meta("\"2025-11-25\""))).header(VERSION, "2025-11-25"),
+            400,
+            -32022,
+        ),
     ]
 }
 
@@ -73,19 +83,53 @@ fn meta_cases() -> Vec<Case> {
             -32602,
         ),
         ("with the version twice", with_meta(&format!("{{{version},{version}}}")), 400, -32602),
-        ("with what nobody knows", with_meta(&meta("\"2026-07-28\"").replacen('{', r#"{"x.y/z":1e2,"#, 1)), 200, 0),
-        ("params that are an array", with_body(modern(LIST, ""), r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[1]}"#.into()), 200, -32602),
+        (
+            "with what nobody knows",
+            with_meta(&meta("\"2026-07-28\"").replacen('{', r#"{"x.y/z":1e2,"#, 1)),
+            200,
+            0,
+        ),
+        (
+            "params that are an array",
+            with_body(
+                modern(LIST, ""),
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[1]}"#.into(),
+            ),
+            200,
+            -32602,
+        ),
         ("a cursor that was never given", modern(LIST, r#""cursor":"x""#), 200, -32602),
-        ("discover without any header of MCP", with_body(modern("server/discover", ""), body("server/discover", "{}")).without(VERSION), 400, -32020),
+        (
+            "discover without any header of MCP",
+            with_body(modern("server/discover", ""), body("server/discover", "{}")).without(VERSION),
+            400,
+            -32020,
+        ),
     ]
 }
 
 fn method_cases() -> Vec<Case> {
-    let mut cases: Vec<Case> =
-        ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "prompts/list", "subscriptions/listen", "tools/nope", ""]
-            .into_iter()
-            .map(|method| ("a method that is not there", modern(method, ""), if method.is_empty() { 400 } else { 404 }, if method.is_empty() { -32020 } else { -32601 }))
-            .collect();
+    let mut cases: Vec<Case> = [
+        "initialize",
+        "ping",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "prompts/list",
+        "subscriptions/listen",
+        "tools/nope",
+        "",
+    ]
+    .into_iter()
+    .map(|method| {
+        (
+            "a method that is not there",
+            modern(method, ""),
+            if method.is_empty() { 400 } else { 404 },
+            if method.is_empty() { -32020 } else { -32601 },
+        )
+    })
+    .collect();
     let response = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
     cases.push(("a response of the client", with_body(modern(LIST, ""), response.into()), 400, -32600));
     cases
@@ -97,7 +141,11 @@ async fn each_rule_of_headers_meta_and_methods_holds() {
     for (what, ask, status, code) in header_cases().into_iter().chain(meta_cases()).chain(method_cases()) {
         let got = server.send(&ask).await;
         assert_eq!((got.status, got.code()), (status, code), "{what}: {got:?}");
-        assert_eq!(got.json()["id"], if what == "a response of the client" { Value::Null } else { json!(1) }, "{what}");
+        assert_eq!(
+            got.json()["id"],
+            if what == "a response of the client" { Value::Null } else { json!(1) },
+            "{what}"
+        );
         assert_eq!(got.header("content-type"), "application/json", "{what}");
         assert_eq!(got.header("cache-control"), "no-store", "{what}");
         assert!(got.headers.get("mcp-session-id").is_none(), "{what}");
@@ -158,7 +206,8 @@ async fn arguments_and_results_pass_as_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_peer_is_and_claims_is_recorded_as_received() {
     let server = Harness::start().await;
-    let ask = modern_call("sql_echo", "{}").header("user-agent", "wire/1").header("x-forwarded-for", "9.9.9.9");
+    let ask =
+        modern_call("sql_echo", "{}").header("user-agent", "wire/1").header("x-forwarded-for", "9.9.9.9");
     let meta = META.replacen('{', r#"{"odd.example/x":[1e2, 123456789012345678901],"#, 1);
     let ask = with_body(ask.clone(), ask.body.replace(META, &meta)).header("mcp-session-id", "ignored");
     assert_eq!(server.send(&ask).await.code(), 0);
@@ -211,7 +260,9 @@ async fn there_is_nothing_to_get_or_delete() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_notification_is_taken_and_does_nothing() {
     let server = Harness::start().await;
-    let body = format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":1,{META}}}}}"#);
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":1,{META}}}}}"#
+    );
     let got = server.send(&with_body(modern("notifications/cancelled", ""), body)).await;
     assert_eq!((got.status, got.body.as_str()), (202, ""));
 }

@@ -18,7 +18,11 @@ fn calls(session: &str, tool: &str, arguments: &str) -> [Ask; 2] {
 async fn what_is_no_message_is_refused_with_400() {
     let server = Harness::start().await;
     let session = server.session(ANN).await;
-    let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{}{}}}"#, "[".repeat(128), "]".repeat(128));
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{}{}}}"#,
+        "[".repeat(128),
+        "]".repeat(128)
+    );
     let deeper = "[".repeat(30_000);
     for (body, code) in [
         ("", -32700),
@@ -121,7 +125,8 @@ async fn each_end_of_a_call_has_its_answer_and_its_event() {
                 let result = got.result();
                 assert_eq!(result["isError"], true, "{tool}");
                 assert!(result.get("structuredContent").is_none(), "{tool}");
-                let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+                let text: Value =
+                    serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
                 assert_eq!(result["_meta"]["io.annals/error"], text, "{tool}");
                 (text, result["_meta"]["io.annals/call_id"].clone())
             } else {
@@ -137,7 +142,10 @@ async fn each_end_of_a_call_has_its_answer_and_its_event() {
             let of_call: Vec<_> =
                 endings.iter().filter(|(_, ending)| call_id == ending.call.call_id.to_string()).collect();
             assert_eq!(of_call.len(), 1, "{tool}");
-            assert_eq!((of_call[0].0, of_call[0].1.outcome.error.as_ref().unwrap().code.as_str()), (kind, reason));
+            assert_eq!(
+                (of_call[0].0, of_call[0].1.outcome.error.as_ref().unwrap().code.as_str()),
+                (kind, reason)
+            );
         }
     }
 }
@@ -214,14 +222,33 @@ async fn without_a_good_key_nothing_is_looked_at_and_the_refusal_is_recorded() {
     let cases = [
         ("no key", Ask::post("nonsense").without("authorization"), "Bearer", "missing"),
         ("an unknown key", Ask::post("nonsense").key("x"), "Bearer error=\"invalid_token\"", "unknown"),
-        ("not a key", Ask::post("nonsense").header("authorization", "Basic eA=="), "Bearer error=\"invalid_token\"", "malformed"),
-        ("two keys", Ask::post("nonsense").also("authorization", &format!("Bearer {ANN}")), "Bearer error=\"invalid_token\"", "malformed"),
-        ("two different keys", Ask::post("nonsense").header("x-api-key", BOB), "Bearer error=\"invalid_token\"", "malformed"),
+        (
+            "not a key",
+            Ask::post("nonsense").header("authorization", "Basic eA=="),
+            "Bearer error=\"invalid_token\"",
+            "malformed",
+        ),
+        (
+            "two keys",
+            Ask::post("nonsense").also("authorization", &format!("Bearer {ANN}")),
+            "Bearer error=\"invalid_token\"",
+            "malformed",
+        ),
+        (
+            "two different keys",
+            Ask::post("nonsense").header("x-api-key", BOB),
+            "Bearer error=\"invalid_token\"",
+            "malformed",
+        ),
     ];
     let count = cases.len();
     for (what, ask, challenge, reason) in cases {
         let got = server.send(&ask).await;
-        assert_eq!((got.status, got.code(), got.header("www-authenticate")), (401, 1401, challenge), "{what}");
+        assert_eq!(
+            (got.status, got.code(), got.header("www-authenticate")),
+            (401, 1401, challenge),
+            "{what}"
+        );
         assert_eq!(got.json()["error"]["data"]["code"], reason, "{what}");
         assert_eq!(got.json()["id"], Value::Null, "{what}");
     }
