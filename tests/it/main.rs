@@ -16,5 +16,6 @@ mod projection;
 mod query;
 mod schemas;
 mod server;
+mod tampering;
 mod tools;
 mod verify;
