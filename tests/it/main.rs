@@ -3,4 +3,5 @@
 mod db;
 mod dispatch;
 mod faulty_log;
+mod log;
 mod schemas;
