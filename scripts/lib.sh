@@ -5,6 +5,8 @@
 # themselves only where they may without asking: as root, or with sudo that needs no password.
 
 set -euo pipefail
+# No script ends without a word.
+trap 'printf "==> %s:%s: exit %s: %s\n" "$0" "$LINENO" "$?" "$BASH_COMMAND" >&2' ERR
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -67,8 +69,11 @@ need_rust() {
 
 # postgres_major DIR: the major version of the server binaries in DIR, nothing when they are not complete.
 postgres_major() {
-    [ -x "$1/postgres" ] && [ -x "$1/initdb" ] || return 0
-    "$1/postgres" --version 2>/dev/null | sed -n 's/^postgres (PostgreSQL) \([0-9]*\).*$/\1/p'
+    local program
+    for program in postgres initdb pg_controldata; do
+        [ -x "$1/$program" ] || return 0
+    done
+    { "$1/postgres" --version 2>/dev/null || true; } | sed -n 's/^postgres (PostgreSQL) \([0-9]*\).*$/\1/p'
 }
 
 # find_postgres: prints the directory of usable server binaries (version 15 or later), in the order Annals looks.
@@ -77,7 +82,7 @@ find_postgres() {
     if [ -n "${ANNALS_PG_BIN:-}" ]; then
         major=$(postgres_major "$ANNALS_PG_BIN")
         [ -n "$major" ] || {
-            say "ANNALS_PG_BIN=$ANNALS_PG_BIN holds no postgres and initdb"
+            say "ANNALS_PG_BIN=$ANNALS_PG_BIN does not hold postgres, initdb and pg_controldata"
             exit 2
         }
         [ "$major" -ge 15 ] || {
@@ -87,19 +92,23 @@ find_postgres() {
         printf '%s\n' "$ANNALS_PG_BIN"
         return 0
     fi
-    local candidates=()
+    local candidates=() found=()
     for dir in /usr/lib/postgresql/*/bin; do
-        [ -d "$dir" ] && candidates+=("$dir")
+        [ ! -d "$dir" ] || candidates+=("$dir")
     done
-    {
-        [ ${#candidates[@]} -eq 0 ] || printf '%s\n' "${candidates[@]}" | sort -rV
-        dir=$(command -v postgres 2>/dev/null) && dirname "$dir"
-        true
-    } | while IFS= read -r dir; do
+    if [ ${#candidates[@]} -gt 0 ]; then
+        mapfile -t candidates < <(printf '%s\n' "${candidates[@]}" | sort -rV)
+    fi
+    # a link's neighbours may be missing, so the real directory counts
+    mapfile -t found < <(type -aP postgres)
+    for dir in "${found[@]}"; do
+        candidates+=("$(dirname "$(readlink -f "$dir")")")
+    done
+    for dir in "${candidates[@]}"; do
         major=$(postgres_major "$dir")
         if [ -n "$major" ] && [ "$major" -ge 15 ]; then
             printf '%s\n' "$dir"
-            break
+            return 0
         fi
     done
 }

@@ -23,7 +23,7 @@ find_python() {
 find_node() {
     local major
     command -v npm >/dev/null 2>&1 || return 0
-    major=$(node --version 2>/dev/null | sed -n 's/^v\([0-9]*\)\..*$/\1/p')
+    major=$({ node --version 2>/dev/null || true; } | sed -n 's/^v\([0-9]*\)\..*$/\1/p')
     if [ -n "$major" ] && [ "$major" -ge 20 ]; then
         command -v node
     fi

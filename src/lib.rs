@@ -7,6 +7,7 @@
 pub mod app;
 pub mod auth;
 pub mod base;
+pub mod cli;
 pub mod config;
 pub mod consumer;
 pub mod db;
@@ -18,6 +19,7 @@ pub mod mcp;
 pub mod outbox;
 pub mod projection;
 pub mod query;
+pub mod sample;
 pub mod telemetry;
 pub mod tools;
 pub mod verify;

@@ -23,23 +23,38 @@ impl std::fmt::Display for Banner<'_> {
         writeln!(f, "  Metrics         http://{}/metrics", self.metrics)?;
         writeln!(f, "  Data directory  {}", self.data_dir.display())?;
         match self.first_key {
-            Some(key) => writeln!(f, "  Admin API key   {key}\n                  shown this once; only its SHA-256 is kept\n")?,
+            Some(key) => writeln!(
+                f,
+                "  Admin API key   {key}\n                  shown this once; only its SHA-256 is kept\n"
+            )?,
             None => writeln!(f, "  API keys        annals key create --name NAME --role analyst\n")?,
         }
         writeln!(f, "Claude Code:")?;
-        writeln!(f, "  claude mcp add --transport http annals {url}/mcp --header \"Authorization: Bearer {key}\"\n")?;
+        writeln!(
+            f,
+            "  claude mcp add --transport http annals {url}/mcp --header \"Authorization: Bearer {key}\"\n"
+        )?;
         writeln!(f, "MCP Inspector:")?;
         writeln!(f, "  npx @modelcontextprotocol/inspector --cli {url}/mcp --transport http \\")?;
         writeln!(f, "    --header \"Authorization: Bearer {key}\" --method tools/list\n")?;
         if self.sample {
             writeln!(f, "A call, and its record:")?;
-            writeln!(f, "  curl -s {url}/mcp -H \"Authorization: Bearer {key}\" -H 'Content-Type: application/json' \\")?;
-            writeln!(f, "    -H 'Accept: application/json, text/event-stream' -H 'MCP-Protocol-Version: 2026-07-28' \\")?;
+            writeln!(
+                f,
+                "  curl -s {url}/mcp -H \"Authorization: Bearer {key}\" -H 'Content-Type: application/json' \\"
+            )?;
+            writeln!(
+                f,
+                "    -H 'Accept: application/json, text/event-stream' -H 'MCP-Protocol-Version: 2026-07-28' \\"
+            )?;
             writeln!(f, "    -H 'Mcp-Method: tools/call' -H 'Mcp-Name: sql_query' -d '{CALL}'")?;
         } else {
             writeln!(f, "The record of every call:")?;
         }
-        writeln!(f, "  curl -s '{url}/api/v1/admin/audit/events?limit=5' -H \"Authorization: Bearer {key}\"\n")
+        writeln!(
+            f,
+            "  curl -s '{url}/api/v1/admin/audit/events?limit=5' -H \"Authorization: Bearer {key}\"\n"
+        )
     }
 }
 

@@ -16,7 +16,10 @@ pub(super) fn run(common: &Common, command: &ConfigCommand) -> Result<ExitCode, 
     match command {
         ConfigCommand::Check => {
             let config = common.load()?;
-            let source = common.config.as_ref().map_or_else(|| "the defaults".into(), |path| path.display().to_string());
+            let source = common
+                .config
+                .as_ref()
+                .map_or_else(|| "the defaults".into(), |path| path.display().to_string());
             print(&format!(
                 "ok: {source}; {} personas, {} connections, tenant {}\n",
                 config.personas.len(),

@@ -66,9 +66,10 @@ pub(super) async fn run(common: &Common, command: KeyCommand) -> Result<ExitCode
         (Reach::DataDir(bench), KeyCommand::Create { .. }, Some(new)) => {
             bench.keys.create(&local_principal(), &new).await.map(|created| show_created(&created))?
         }
-        (Reach::Server(client), KeyCommand::List { json }, _) => {
-            show_list(&client.request::<Vec<Listed>>(hyper::Method::GET, "/v1/keys", None::<&Value>).await?, json)?
-        }
+        (Reach::Server(client), KeyCommand::List { json }, _) => show_list(
+            &client.request::<Vec<Listed>>(hyper::Method::GET, "/v1/keys", None::<&Value>).await?,
+            json,
+        )?,
         (Reach::DataDir(bench), KeyCommand::List { json }, _) => show_list(&bench.keys.list().await?, json)?,
         (Reach::Server(client), KeyCommand::Revoke { key_id }, _) => {
             let path = format!("/v1/keys/{key_id}/revoke");
@@ -117,7 +118,8 @@ fn show_list(keys: &[Listed], json: bool) -> Result<String, Failure> {
     if json {
         return serde_json::to_string_pretty(keys).map(|text| text + "\n").map_err(Failure::missing);
     }
-    let mut text = format!("{:<36}  {:<20}  {:<16}  {:<27}  {}\n", "KEY ID", "NAME", "ROLES", "CREATED", "STATE");
+    let mut text =
+        format!("{:<36}  {:<20}  {:<16}  {:<27}  {}\n", "KEY ID", "NAME", "ROLES", "CREATED", "STATE");
     for key in keys {
         let state = match (key.revoked_at, key.expires_at) {
             (Some(at), _) => format!("revoked {at}"),
@@ -125,7 +127,10 @@ fn show_list(keys: &[Listed], json: bool) -> Result<String, Failure> {
             (None, None) => "active".to_owned(),
         };
         let roles = key.roles.join(",");
-        text += &format!("{:<36}  {:<20}  {:<16}  {:<27}  {state}\n", key.key_id, key.name, roles, key.created_at);
+        text += &format!(
+            "{:<36}  {:<20}  {:<16}  {:<27}  {state}\n",
+            key.key_id, key.name, roles, key.created_at
+        );
     }
     Ok(text)
 }

@@ -55,7 +55,8 @@ enum Command {
     /// Makes, lists and revokes API keys.
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Compares the log with itself and with the rows made from it.
+
+    /// Compares the log with itself and with the rows made from it; exit 1 when they do not agree.
     Verify(verify::VerifyArgs),
     /// Looks at the config.
     #[command(subcommand)]
@@ -117,9 +118,9 @@ impl From<crate::config::ConfigError> for Failure {
     }
 }
 
-impl From<crate::app::NodeError> for Failure {
-    fn from(error: crate::app::NodeError) -> Self {
-        Self::missing(error)
+impl From<crate::app::StartError> for Failure {
+    fn from(error: crate::app::StartError) -> Self {
+        Self { code: error.exit_code(), message: error.to_string() }
     }
 }
 
@@ -171,6 +172,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(&cli.common, args).await,
         Command::Key(command) => key::run(&cli.common, command).await,
+
         Command::Verify(args) => verify::run(&cli.common, &args).await,
         Command::Config(command) => config::run(&cli.common, &command),
         Command::Schemas(args) => schemas::run(&args),

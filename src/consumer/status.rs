@@ -44,7 +44,9 @@ pub struct StoreStatus {
 }
 
 impl StoreStatus {
-    const fn starting() -> Self {
+    /// Before the worker has looked at anything.
+    #[must_use]
+    pub const fn starting() -> Self {
         Self { state: StoreState::Starting, detail: String::new(), lag_events: 0 }
     }
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::purpose;
 use super::record::{CallRecord, Ending, OUTCOME_EXTRA_BYTES};
 use super::{Answer, CallRequest, Dispatch, Inner};
+use crate::auth::Persona;
 use crate::base::{Category, clip, nearest, planted};
 use crate::log::{RecordError, Refusal, Reservation};
 use crate::tools::{CallContext, Prepared, Tool, ToolError, ToolResult};
@@ -96,7 +97,8 @@ fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallReco
     if let Some(error) = bad_arguments {
         return Err(Box::new((record(None), error)));
     }
-    let prepared = parse(tool.as_ref(), &arguments).map_err(|error| Box::new((record(None), error)))?;
+    let prepared = parse(tool.as_ref(), &arguments, &request.persona)
+        .map_err(|error| Box::new((record(None), error)))?;
     let connection = prepared.connection();
     if let Some(name) = connection
         && !request.persona.connections.allows(name)
@@ -110,9 +112,17 @@ fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallReco
     }
 }
 
-fn parse(tool: &dyn Tool, arguments: &serde_json::value::RawValue) -> Result<Box<dyn Prepared>, ToolError> {
-    std::panic::catch_unwind(AssertUnwindSafe(|| tool.parse(arguments)))
-        .unwrap_or_else(|_| Err(ToolError::internal("panic")))
+fn parse(
+    tool: &dyn Tool,
+    arguments: &serde_json::value::RawValue,
+    persona: &Persona,
+) -> Result<Box<dyn Prepared>, ToolError> {
+    let read = || {
+        let mut prepared = tool.parse(arguments)?;
+        prepared.resolve(persona)?;
+        Ok(prepared)
+    };
+    std::panic::catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(ToolError::internal("panic")))
 }
 
 async fn deny(inner: &Inner, record: &CallRecord, error: ToolError) -> Answer {

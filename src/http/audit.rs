@@ -5,18 +5,18 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Query as QueryString, State as Extract};
 use axum::http::HeaderMap;
 use axum::http::header::CACHE_CONTROL;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::problem::{ErrorKind, Problem};
 use super::{Peer, State, authenticate, client_of, unavailable};
 use crate::auth::AuditAccess;
-use crate::query::{Error, Filter, Page};
+use crate::query::{Error, Filter};
 
 /// How soon a client may ask again while the store is away, seconds.
 const STORE_RETRY_S: u32 = 5;
@@ -28,11 +28,6 @@ pub(super) async fn events(
     headers: HeaderMap,
     QueryString(pairs): QueryString<Vec<(String, String)>>,
 ) -> Result<Response, Problem> {
-    #[derive(Serialize)]
-    struct Events<D> {
-        data: D,
-        next_cursor: Option<String>,
-    }
     let access = Access { state: &state, peer, headers: &headers, route: "GET /api/v1/admin/audit/events" };
     let reader = access.authenticate().await?;
     let filter = Filter::parse(&pairs).map_err(|error| {
@@ -42,8 +37,7 @@ pub(super) async fn events(
     })?;
     let asked = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
     access.record(&reader, "events", &Value::Object(asked)).await?;
-    let Page { data, next_cursor } = state.query.events(&filter).await.map_err(problem_of)?;
-    Ok(fresh(Json(Events { data, next_cursor })))
+    Ok(fresh(Json(state.query.events(&filter).await.map_err(problem_of)?)))
 }
 
 /// `GET /api/v1/admin/audit/events/{id}`
@@ -51,13 +45,14 @@ pub(super) async fn event(
     Extract(state): Extract<Arc<State>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    Path(id): Path<String>,
+    path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let access =
         Access { state: &state, peer, headers: &headers, route: "GET /api/v1/admin/audit/events/{id}" };
     let reader = access.authenticate().await?;
     let hint = "The list at /api/v1/admin/audit/events has the ids.";
-    let id = Uuid::parse_str(&id).map_err(|_| {
+    let id = path.ok().and_then(|Path(id)| Uuid::parse_str(&id).ok());
+    let id = id.ok_or_else(|| {
         Problem::new(ErrorKind::BadRequest, "bad_event_id", "The event's id must be a UUID.", hint)
     })?;
     access.record(&reader, "event", &serde_json::json!({ "id": id })).await?;
@@ -111,13 +106,24 @@ impl Access<'_> {
 
 fn problem_of(error: Error) -> Problem {
     match error {
-        Error::Unavailable => {
+        Error::Starting | Error::Unavailable { .. } => {
+            tracing::warn!(error = ?error, "the audit could not be read");
             let message = "The audit store is not available. Recording goes on; nothing is lost.".to_owned();
             unavailable("store_unavailable", message, STORE_RETRY_S)
         }
-        Error::Cursor => {
+        Error::Cursor(cause) => {
             let hint = "Use `next_cursor` as it was given, with the same filters, or start without one.";
-            Problem::new(ErrorKind::BadRequest, "bad_cursor", "The cursor is not valid.", hint)
+            Problem::new(
+                ErrorKind::BadRequest,
+                "bad_cursor",
+                format!("The cursor is not valid: {cause}."),
+                hint,
+            )
+        }
+        Error::Internal { cause } => {
+            tracing::error!(error = %cause, "the audit store gave an unexpected answer");
+            let hint = "Try again; when it persists, give the operator the time of this request.";
+            Problem::new(ErrorKind::Internal, "store_failed", "The audit could not be read.", hint)
         }
     }
 }

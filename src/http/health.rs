@@ -27,6 +27,19 @@ pub enum StoreState {
     Ok,
     /// Away; calls go on, and reads of the audit are refused.
     Degraded,
+    /// Its checkpoints are not of this log: a person must decide; calls go on.
+    LogDiverged,
+}
+
+impl From<crate::consumer::StoreState> for StoreState {
+    fn from(state: crate::consumer::StoreState) -> Self {
+        match state {
+            crate::consumer::StoreState::Starting => Self::Starting,
+            crate::consumer::StoreState::Ok => Self::Ok,
+            crate::consumer::StoreState::Degraded => Self::Degraded,
+            crate::consumer::StoreState::Diverged => Self::LogDiverged,
+        }
+    }
 }
 
 /// What `/readyz` says.

@@ -38,7 +38,7 @@ pub const LEGACY_VERSION: &str = "2025-11-25";
 const SUPPORTED_VERSIONS: [&str; 2] = [MODERN_VERSION, LEGACY_VERSION];
 
 /// Told to every client, for its model.
-const INSTRUCTIONS: &str = include_str!("instructions.md");
+pub const INSTRUCTIONS: &str = include_str!("instructions.md");
 
 /// Under which rules a request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

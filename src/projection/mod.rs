@@ -15,6 +15,7 @@ use crate::base::Timestamp;
 use crate::event::{Decoded, Topic};
 use crate::log::{Frame, LogId, Stored};
 
+pub use audit::Audit as AuditProjection;
 pub use text::{clean, json_for_postgres};
 
 /// One event that a projection is to apply: as stored, and read.

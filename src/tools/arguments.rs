@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::ToolError;
-use crate::base::clip;
+use crate::base::{clip, nearest};
 
 /// Reads `arguments` as `T`, which may have the fields `accepted` and no others.
 ///
@@ -64,35 +64,6 @@ fn unknown_argument(tool: &str, unknown: &str, accepted: &[&str]) -> ToolError {
     )
 }
 
-/// The candidate that is nearest to `name`, when it is near at all.
-pub(super) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let name = clip(name, 64).to_lowercase();
-    candidates
-        .map(|candidate| (distance(&name, &candidate.to_lowercase()), candidate))
-        .filter(|(distance, candidate)| {
-            *distance <= candidate.chars().count().max(name.chars().count()).div_ceil(3)
-                || candidate.to_lowercase().starts_with(&name)
-        })
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
-/// Edits that turn `a` into `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
@@ -132,13 +103,5 @@ mod tests {
         let raw = RawValue::from_string(r#"{"sql":"x","limit":null}"#.to_owned()).unwrap();
         let sample = read::<Sample>("t", &["sql", "limit"], &raw).unwrap();
         assert_eq!((sample.sql.as_str(), sample.limit), ("x", None));
-    }
-
-    #[test]
-    fn nearness_has_a_bound() {
-        let names = ["sales", "support"];
-        assert_eq!(nearest("slaes", names.into_iter()), Some("sales"));
-        assert_eq!(nearest("sup", names.into_iter()), Some("support"));
-        assert_eq!(nearest("zebra", names.into_iter()), None);
     }
 }

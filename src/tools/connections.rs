@@ -14,11 +14,11 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use sqlx::postgres::PgConnectOptions;
 
-use super::arguments::{self, nearest};
+use super::arguments;
 use super::postgres::Pool;
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
-use crate::base::{Category, Clock, clip};
+use crate::base::{Category, Clock, clip, nearest};
 use crate::config;
 
 /// Bounds of one connection.
@@ -104,8 +104,12 @@ impl Connections {
         let connections = Self { entries: RwLock::default(), clock };
         for (name, connection) in configured {
             let config::Connection::Postgres(postgres) = connection;
-            let options = PgConnectOptions::from_str(&postgres.url)
-                .map_err(|_| ConnectionError::Url { name: name.clone() })?;
+            let bad = || ConnectionError::Url { name: name.clone() };
+            // The URL parser takes any scheme.
+            let is_postgres =
+                ["postgres://", "postgresql://"].iter().any(|scheme| postgres.url.starts_with(scheme));
+            let options =
+                PgConnectOptions::from_str(&postgres.url).ok().filter(|_| is_postgres).ok_or_else(bad)?;
             connections.add(name, &postgres.description, options, postgres.into());
         }
         Ok(connections)
@@ -144,7 +148,8 @@ impl Connections {
         self.read(|entries| if entries.len() == 1 { entries.keys().next().cloned() } else { None })
     }
 
-    /// The connection that `asked` means for `persona`.
+    /// The connection that `asked` means for `persona`. A name that the persona may not reach is given back as it is,
+    /// known or not: whoever asks the persona refuses it, and nobody learns whether it exists.
     ///
     /// # Errors
     /// `connection_required` lists the choices; `connection_unknown` names the nearest.
@@ -154,6 +159,7 @@ impl Connections {
         });
         match asked {
             Some(asked) if reached.iter().any(|name| name == asked) => Ok(asked.to_owned()),
+            Some(asked) if !persona.connections.allows(asked) => Ok(asked.to_owned()),
             Some(asked) => Err(unknown(asked, &reached)),
             None if reached.len() == 1 => Ok(reached.remove(0)),
             None if reached.is_empty() => Err(ToolError::validation(

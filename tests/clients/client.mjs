@@ -19,6 +19,8 @@ const PROTOCOL_VERSION = '2025-11-25';
 const INVALID_PARAMS = -32602;
 // The acceptance bound: an answered call is in the audit this soon.
 const AUDIT_WITHIN_MS = 1000;
+// The generator is seeded, so this is the same on every machine.
+const SAMPLE_ORDERS = 32000;
 
 const [url, key] = process.argv.slice(2);
 if (!url || !key) {
@@ -69,6 +71,9 @@ async function auditRow(query, wanted, answeredAt) {
 
 const latencies = {};
 
+// The id under which an answer says that its call is recorded.
+const callId = answer => (answer instanceof Error ? answer.data?.call_id : answer._meta?.['io.annals/call_id']);
+
 // Makes one call through `act`, then requires its one audit row with the `expected` columns.
 async function recorded(name, sessionId, tool, expected, act) {
     const purpose = `${run} ${name}`;
@@ -80,6 +85,7 @@ async function recorded(name, sessionId, tool, expected, act) {
     for (const [column, value] of Object.entries({ ...common, ...expected })) {
         assert.deepEqual(row[column], value, `${name}: column ${column} of ${JSON.stringify(row)}`);
     }
+    assert.equal(row.id, callId(answer), `${name}: the answer names its record`);
     assert.ok(row.user_id, `${name}: user_id is set`);
     assert.ok(Number.isInteger(row.duration_ms) && row.duration_ms >= 0, `${name}: duration_ms ${row.duration_ms}`);
     return { answer, row };
@@ -153,7 +159,7 @@ async function main() {
     const answer = structured(counted.answer);
     assert.equal(answer.rows.length, 1);
     const orders = Number(Object.values(answer.rows[0])[0]);
-    assert.ok(Number.isInteger(orders) && orders >= 1000, `orders: ${JSON.stringify(answer)}`);
+    assert.equal(orders, SAMPLE_ORDERS);
     assert.equal(counted.row.response_chars, counted.answer.content[0].text.length);
 
     const unknown = await recorded(

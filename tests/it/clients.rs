@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use crate::harness::Server;
+use crate::harness::{Home, Server};
 
 /// A client makes about 40 requests; the audit may take a second for each of its six calls.
 const CLIENT_MAX: Duration = Duration::from_secs(60);
@@ -47,7 +47,8 @@ async fn run(interpreter: PathBuf, script: &str, server: &Server) -> serde_json:
 
 #[tokio::test]
 async fn official_clients_of_both_eras_find_their_calls_within_a_second() {
-    let server = Server::start().await;
+    let home = Home::new();
+    let server = home.serve(&["--sample"]);
 
     // One after the other: each also looks for its own refused key among the latest events.
     let typescript = run(tool("bin/node"), "client.mjs", &server).await;

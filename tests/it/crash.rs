@@ -8,7 +8,7 @@ use annals::base::Tasks;
 use annals::config::Database;
 use annals::db::{Options, Postgres, Role};
 use annals::event::{Decoded, Facts, Kind};
-use annals::log::embedded::{Scanned, Scanner};
+use annals::log::embedded::{ScannedItem, Scanner};
 use serde_json::json;
 use sqlx::Row;
 use tokio::sync::{Mutex, watch};
@@ -71,7 +71,7 @@ fn on_the_log(home: &Home) -> HashMap<Uuid, (usize, usize)> {
     let mut scanner = Scanner::open(&home.data_dir().join("log")).unwrap();
     let mut calls: HashMap<Uuid, (usize, usize)> = HashMap::new();
     while let Some(scanned) = scanner.next().unwrap() {
-        let Scanned::Event { stored, .. } = scanned else { continue };
+        let ScannedItem::Event(stored) = scanned.item else { continue };
         match Decoded::read(stored.frame.target.topic, &stored.frame.body).unwrap().facts {
             Facts::Requested(requested) => calls.entry(requested.call.call_id).or_default().0 += 1,
             Facts::Terminal(kind, terminal) => {
@@ -89,7 +89,8 @@ fn on_the_log(home: &Home) -> HashMap<Uuid, (usize, usize)> {
 
 /// The same from the rows.
 async fn in_the_rows(home: &Home) -> HashMap<Uuid, (usize, usize)> {
-    let options = Options { data_dir: home.data_dir(), url: None, pg_bin: None, database: Database::default() };
+    let options =
+        Options { data_dir: home.data_dir(), url: None, pg_bin: None, database: Database::default() };
     let postgres = Postgres::attach(options).await.unwrap().expect("Postgres runs beside the server");
     let pool = postgres.pool(Role::Reader);
     let rows = sqlx::query("SELECT call_id, event_kind FROM public.audit_events WHERE call_id IS NOT NULL")
@@ -129,7 +130,11 @@ async fn every_answered_call_survives_kill_9_exactly_once() {
     // be on their way, so wait for what the rows must hold.
     let logged = on_the_log(&home);
     for (id, number) in &answered {
-        assert_eq!(logged.get(id), Some(&(1, 1)), "call {id} of round {number}: (requested, terminal) on the log");
+        assert_eq!(
+            logged.get(id),
+            Some(&(1, 1)),
+            "call {id} of round {number}: (requested, terminal) on the log"
+        );
     }
     let wait = async {
         loop {
@@ -141,7 +146,11 @@ async fn every_answered_call_survives_kill_9_exactly_once() {
     };
     let rows = tokio::time::timeout(PATIENCE, wait).await.expect("rows of every answered call");
     for (id, number) in &answered {
-        assert_eq!(rows.get(id), Some(&(1, 1)), "call {id} of round {number}: (requested, terminal) in the rows");
+        assert_eq!(
+            rows.get(id),
+            Some(&(1, 1)),
+            "call {id} of round {number}: (requested, terminal) in the rows"
+        );
     }
     let verified = home.annals(&["verify", "--json"]);
     assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);

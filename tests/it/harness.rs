@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use annals::app::RunFile;
@@ -42,8 +42,18 @@ impl Home {
         }
     }
 
+    /// Starts `annals serve ARGS` and waits until it says that it is ready.
     pub(crate) fn serve(&self, args: &[&str]) -> Server {
-        Server::start(self.data_dir(), args)
+        let mut server = Server::spawn(self.data_dir(), args, &[]);
+        server.read_banner();
+        server
+    }
+
+    /// As [`Home::serve`] with variables in its environment, and without waiting for its store.
+    pub(crate) async fn serve_front(&self, args: &[&str], variables: &[(&str, &str)]) -> Server {
+        let mut server = Server::spawn(self.data_dir(), args, variables);
+        server.wait_for_run_file().await;
+        server
     }
 }
 
@@ -51,7 +61,9 @@ impl Drop for Home {
     fn drop(&mut self) {
         // A killed server leaves its Postgres running, to be adopted by the next; there is no next.
         let pid_file = self.data_dir().join("pg/postmaster.pid");
-        let Some(pid) = std::fs::read_to_string(pid_file).ok().and_then(|text| text.lines().next()?.parse().ok()) else {
+        let Some(pid) =
+            std::fs::read_to_string(pid_file).ok().and_then(|text| text.lines().next()?.parse().ok())
+        else {
             return;
         };
         if let Some(pid) = Pid::from_raw(pid) {
@@ -70,7 +82,9 @@ pub(crate) struct Finished {
 fn command(data_dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annals"));
     command.args(args).arg("--data-dir").arg(data_dir).stdin(Stdio::null());
-    for variable in ["ANNALS_CONFIG", "ANNALS_LISTEN", "ANNALS_METRICS_LISTEN", "ANNALS_ADMIN_KEY", "DATABASE_URL"] {
+    for variable in
+        ["ANNALS_CONFIG", "ANNALS_LISTEN", "ANNALS_METRICS_LISTEN", "ANNALS_ADMIN_KEY", "DATABASE_URL"]
+    {
         command.env_remove(variable);
     }
     command
@@ -79,6 +93,7 @@ fn command(data_dir: &Path, args: &[&str]) -> Command {
 /// A running `annals serve`.
 pub(crate) struct Server {
     child: Child,
+    stdout: Option<BufReader<ChildStdout>>,
     pub(crate) data_dir: PathBuf,
     pub(crate) url: String,
     pub(crate) metrics_url: String,
@@ -88,28 +103,58 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn start(data_dir: PathBuf, args: &[&str]) -> Self {
+    fn spawn(data_dir: PathBuf, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
         all.extend(args);
         let log = data_dir.with_extension("log");
-        let stderr = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+        let stderr = std::fs::File::options().create(true).append(true).open(log).unwrap();
         let mut command = command(&data_dir, &all);
-        command.env("ANNALS_ADMIN_KEY", ADMIN_KEY).stdout(Stdio::piped()).stderr(stderr);
-        let mut child = command.spawn().unwrap();
-        let mut banner = String::new();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        while !banner.contains("/api/v1/admin/audit/events?limit=5") {
-            let before = banner.len();
-            lines.read_line(&mut banner).unwrap();
-            if banner.len() == before {
-                let status = child.wait().unwrap();
-                panic!("serve ended with {status}:\n{}", std::fs::read_to_string(&log).unwrap());
+        command.env("ANNALS_ADMIN_KEY", ADMIN_KEY).envs(variables.iter().copied());
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
+        let stdout = child.stdout.take().map(BufReader::new);
+        Self {
+            child,
+            stdout,
+            data_dir,
+            url: String::new(),
+            metrics_url: String::new(),
+            admin_key: ADMIN_KEY.into(),
+            banner: String::new(),
+        }
+    }
+
+    /// Reads what it prints up to the end of the banner.
+    pub(crate) fn read_banner(&mut self) {
+        let mut lines = self.stdout.take().unwrap();
+        while !self.banner.contains("/api/v1/admin/audit/events?limit=5") {
+            let before = self.banner.len();
+            lines.read_line(&mut self.banner).unwrap();
+            if self.banner.len() == before {
+                let status = self.child.wait().unwrap();
+                panic!("serve ended with {status}:\n{}", self.log_text());
             }
         }
-        let run = RunFile::read(&data_dir.join("run.json")).unwrap().unwrap();
-        assert_eq!(run.pid, child.id());
-        let (url, metrics_url) = (run.url, run.metrics_url);
-        Self { child, data_dir, url, metrics_url, admin_key: ADMIN_KEY.into(), banner }
+        self.read_run_file();
+        assert!(!self.url.is_empty(), "no run.json of this process");
+    }
+
+    async fn wait_for_run_file(&mut self) {
+        let wait = async {
+            while self.url.is_empty() {
+                assert!(self.child.try_wait().unwrap().is_none(), "serve ended:\n{}", self.log_text());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                self.read_run_file();
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.expect("a run.json of this process");
+    }
+
+    fn read_run_file(&mut self) {
+        if let Some(run) = RunFile::read(&self.data_dir.join("run.json")).unwrap()
+            && run.pid == self.child.id()
+        {
+            (self.url, self.metrics_url) = (run.url, run.metrics_url);
+        }
     }
 
     fn pid(&self) -> Pid {
@@ -128,13 +173,18 @@ impl Server {
         self.child.wait().unwrap()
     }
 
-    /// Sends SIGTERM and leaves the waiting to [`Server::wait`].
-    pub(crate) fn signal_term(&self) {
+    /// SIGTERM; the exit status when it ends within `at_most`.
+    pub(crate) async fn terminate_within(&mut self, at_most: Duration) -> Option<ExitStatus> {
         kill_process(self.pid(), Signal::TERM).unwrap();
-    }
-
-    pub(crate) fn wait(mut self) -> ExitStatus {
-        self.child.wait().unwrap()
+        let ended = async {
+            loop {
+                if let Some(status) = self.child.try_wait().unwrap() {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(at_most, ended).await.ok()
     }
 
     pub(crate) fn log_text(&self) -> String {
@@ -146,7 +196,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             self.child.kill().unwrap_or(());
-            self.child.wait().map_or((), |_| ());
+            self.child.wait().map(|_| ()).unwrap_or(());
         }
     }
 }
@@ -211,7 +261,9 @@ impl Caller {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{path} did not come to show it"))
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .unwrap_or_else(|_| panic!("{path} did not come to show it"))
     }
 }
 

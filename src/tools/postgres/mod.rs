@@ -8,6 +8,7 @@ mod role;
 
 pub(super) use error::{timed_out, tool_error};
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -136,7 +137,7 @@ impl Pool {
             .await
             .map_err(failed)?;
         // Some platforms cannot watch the client's socket; then the statement timeout bounds what is left behind.
-        let watches_client = sqlx::raw_sql("SET client_connection_check_interval = '1s'")
+        let watches_client = sqlx::raw_sql("SET client_connection_check_interval = '200ms'")
             .execute(&mut connection)
             .await
             .is_ok();
@@ -155,7 +156,7 @@ impl Session {
     async fn begin(&mut self, limits: &ConnectionLimits) -> Result<(), sqlx::Error> {
         let timeout_ms = limits.timeout.as_millis();
         let watch =
-            if self.watches_client { "SET LOCAL client_connection_check_interval = '1s';" } else { "" };
+            if self.watches_client { "SET LOCAL client_connection_check_interval = '200ms';" } else { "" };
         let begin = format!(
             "BEGIN TRANSACTION READ ONLY;
              SET LOCAL statement_timeout = {timeout_ms};
@@ -205,28 +206,26 @@ impl Stopper {
     /// Tells the server to stop until `work` ends. Gives `false` when it did not end in time: its session must be
     /// closed then, upon which the server stops by itself.
     pub(super) async fn stop<F: Future + Unpin>(&self, work: &mut F) -> bool {
-        let asking = async {
-            let Ok(mut connection) = PgConnection::connect_with(&self.options).await else {
-                return std::future::pending().await;
-            };
-            loop {
-                let asked = sqlx::query("SELECT pg_catalog.pg_cancel_backend($1)")
-                    .bind(self.pid)
-                    .persistent(false)
-                    .execute(&mut connection)
-                    .await;
-                if asked.is_err() {
-                    return std::future::pending().await;
-                }
-                tokio::time::sleep(STOP_INTERVAL).await;
-            }
-        };
         let ended = async {
             tokio::select! {
-                _ = work => {}
-                () = asking => {}
+                _ = work => true,
+                // The role may lack the right to ask; closing its session stops the statement, too.
+                _ = self.ask() => false,
             }
         };
-        tokio::time::timeout(STOP_TIMEOUT, ended).await.is_ok()
+        tokio::time::timeout(STOP_TIMEOUT, ended).await.unwrap_or(false)
+    }
+
+    /// Asks again and again, since a request between two statements stops nothing. Ends only when it may not ask.
+    async fn ask(&self) -> Result<Infallible, sqlx::Error> {
+        let mut connection = PgConnection::connect_with(&self.options).await?;
+        loop {
+            sqlx::query("SELECT pg_catalog.pg_cancel_backend($1)")
+                .bind(self.pid)
+                .persistent(false)
+                .execute(&mut connection)
+                .await?;
+            tokio::time::sleep(STOP_INTERVAL).await;
+        }
     }
 }

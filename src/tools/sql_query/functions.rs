@@ -19,6 +19,8 @@ const HARMLESS: &[&str] = &[
     "gen_random_uuid",
     "uuidv4",
     "uuidv7",
+    "bernoulli",
+    "system",
     "pg_relation_size",
     "pg_total_relation_size",
     "pg_table_size",
@@ -40,7 +42,7 @@ const CALLS: &str = "
           AND NOT (n.nspname = 'pg_catalog' AND p.proname = ANY($4))
     )
     SELECT v.nspname::text AS schema, v.proname::text AS name
-    FROM volatile v JOIN pg_catalog.unnest($1::text[], $2::text[]) AS c(schema, name) ON c.name = v.proname
+    FROM volatile v JOIN ROWS FROM (pg_catalog.unnest($1::text[]), pg_catalog.unnest($2::text[])) AS c(schema, name) ON c.name = v.proname
     WHERE CASE WHEN c.schema = '' THEN pg_catalog.pg_function_is_visible(v.oid) ELSE v.nspname = c.schema END
     UNION ALL
     SELECT v.nspname::text, v.proname::text

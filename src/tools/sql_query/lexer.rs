@@ -369,7 +369,7 @@ mod tests {
     fn what_postgres_takes_for_code_is_code() {
         for (sql, expected) in [
             ("SELECT 'it''s; -- /*' AS a", vec!["select", "as", "a"]),
-            (r"SELECT 'a\' , b, '", vec!["select", "b"]),
+            (r"SELECT 'a\' , b, ''", vec!["select", "b"]),
             (r"SELECT E'a\' , b, '", vec!["select"]),
             ("SELECT E'a'\n'b\\' , c, '", vec!["select"]),
             ("SELECT E'a'  'b\\' , c", vec!["select", "c"]),

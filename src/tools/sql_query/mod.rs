@@ -22,7 +22,7 @@ use super::connections::Connections;
 use super::postgres::Lease;
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
-use crate::base::Category;
+use crate::base::{Category, clip};
 
 /// The longest statement, bytes.
 const SQL_BYTES_MAX: usize = 64 * 1024;
@@ -114,6 +114,9 @@ impl Call {
     async fn answer(mut self: Box<Self>, context: CallContext) -> Result<ToolResult, ToolError> {
         self.resolve(&context.persona)?;
         let name = self.connection.clone().unwrap_or_default();
+        if !context.persona.connections.allows(&name) {
+            return Err(not_allowed(&name));
+        }
         let checked = if self.statement_check { Some(check::check(&self.sql)?) } else { None };
         let (pool, limits) = self.connections.pool(&name)?;
         let sql =
@@ -162,6 +165,16 @@ impl Call {
 /// A refusal of a readable statement.
 fn refused(code: &'static str, message: String) -> ToolError {
     ToolError::validation(code, message, "sql_query only reads: send one SELECT without side effects.")
+}
+
+/// Dispatch refuses it before; this holds when the tool is called in another way.
+fn not_allowed(name: &str) -> ToolError {
+    ToolError::new(
+        Category::Authz,
+        "connection_not_allowed",
+        format!("Your persona may not reach the connection {:?}.", clip(name, 64)),
+        "list_connections names those that you may.",
+    )
 }
 
 pub(super) fn cancelled() -> ToolError {

@@ -1,0 +1,76 @@
+//! `sql_query`: what it answers, where it stops, and what it says of errors.
+
+use annals::db::{Postgres, Role};
+use annals::tools::{ConnectionLimits, SqlQuery};
+use serde_json::{Value, json};
+
+use super::caller::{call, call_text, sample_connections};
+use crate::db::server::TestServer;
+
+async fn as_owner(postgres: &Postgres, sql: &'static str) {
+    let pool = postgres.pool(Role::SampleOwner);
+    sqlx::raw_sql(sql).execute(&pool).await.unwrap();
+    pool.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_arrive_without_loss_and_within_limits() {
+    let server = TestServer::start().await;
+    as_owner(&server.postgres, "CREATE TABLE big (id int, body text); INSERT INTO big SELECT i, repeat('x', 400) FROM generate_series(1, 50) i; CREATE TYPE mood AS ENUM ('sad', 'ok')").await;
+    let limits = ConnectionLimits { rows_max: 20, bytes_max: 10_000, ..ConnectionLimits::default() };
+    let connections = sample_connections(&server.postgres, limits);
+    let tool = SqlQuery::new(connections.clone());
+    let text = call_text(&tool, json!({"sql": "SELECT 9007199254740993 AS a, 1.10000000000000000000000000000000000001 AS a, 'x;--'::text, NULL::int, 'ok'::mood, '{\"b\":\n1}'::json, ARRAY[1,2], 'NaN'::float8, '\\x01'::bytea ; -- done"})).await.unwrap();
+    assert!(
+        text.contains(r#""rows":[[9007199254740993,1.10000000000000000000000000000000000001,"x;--",null,"ok",{"b": 1},[1,2],"NaN","\\x01"]],"row_count":1,"truncated":false,"limit":20,"#),
+        "{text}"
+    );
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    let columns: Vec<_> = answer["columns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| (c["name"].as_str().unwrap(), c["type"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        columns,
+        [
+            ("a", "bigint"),
+            ("a", "numeric"),
+            ("text", "text"),
+            ("int4", "integer"),
+            ("mood", "mood"),
+            ("json", "json"),
+            ("array", "integer[]"),
+            ("float8", "double precision"),
+            ("bytea", "bytea")
+        ]
+    );
+    let none = call(&tool, json!({"sql": "SELECT FROM big", "limit": 3})).await.unwrap();
+    assert_eq!(
+        (&none["rows"], &none["truncated"], &none["limit"]),
+        (&json!([[], [], []]), &json!("rows"), &json!(3))
+    );
+    let exact = call(&tool, json!({"sql": "SELECT id FROM big ORDER BY id LIMIT 20"})).await.unwrap();
+    assert_eq!((&exact["row_count"], &exact["truncated"]), (&json!(20), &json!(false)));
+    let bytes = call(&tool, json!({"sql": "SELECT body FROM big", "connection": "sample"})).await.unwrap();
+    assert_eq!((&bytes["row_count"], &bytes["truncated"]), (&json!(20), &json!("rows")));
+    let bytes = call(&tool, json!({"sql": "SELECT body, body FROM big"})).await.unwrap();
+    assert_eq!((&bytes["row_count"], &bytes["truncated"]), (&json!(12), &json!("bytes")));
+    assert!(bytes["note"].as_str().unwrap().starts_with("Row 13 of "), "{}", bytes["note"]);
+    let huge = call(&tool, json!({"sql": "SELECT repeat('x', 100000000)"})).await.unwrap();
+    assert_eq!((&huge["row_count"], &huge["truncated"]), (&json!(0), &json!("bytes")));
+    for (sql, code) in [
+        ("SELECT 1 FROM nowhere", "sql_undefined_table"),
+        ("SELECT nothing FROM big", "sql_undefined_column"),
+        ("SELECT 'x'::int", "sql_bad_value"),
+        ("SELECT 1/0", "sql_bad_value"),
+        ("SELECT nosuch(1)", "sql_undefined_function"),
+        ("SELECT 1 +", "sql_syntax"),
+        ("SELECT pg_sleep(1)", "sql_function_refused"),
+    ] {
+        assert_eq!(call(&tool, json!({"sql": sql})).await.unwrap_err().code, code, "{sql}");
+    }
+    connections.close().await;
+    server.stop().await;
+}
