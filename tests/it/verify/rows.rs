@@ -41,13 +41,9 @@ async fn untouched_rows_are_clean_and_what_is_not_applied_yet_is_pending() {
     stand.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_kind_of_touched_row_is_found_at_its_position() {
-    let (stand, run, receipts) = applied().await;
-    run.stop().await;
-    let forger = stand.superuser().await;
-    let second = receipts[1].position.0;
-    let forgeries = [
+/// What a forger does to the row at `second`, and what is found where.
+fn forgeries(second: u64) -> Vec<(String, &'static str, u64, &'static str)> {
+    vec![
         // Edited, in each table.
         (
             format!("UPDATE audit_v1.audit_events SET tool_name = 'other' WHERE position = {second}"),
@@ -138,7 +134,16 @@ async fn each_kind_of_touched_row_is_found_at_its_position() {
             second,
             "its row of audit_events is missing",
         ),
-    ];
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_of_touched_row_is_found_at_its_position() {
+    let (stand, run, receipts) = applied().await;
+    run.stop().await;
+    let forger = stand.superuser().await;
+    let second = receipts[1].position.0;
+    let forgeries = forgeries(second);
     for (sql, kind, position, detail) in &forgeries {
         let mut tx = forger.begin().await.unwrap();
         let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.as_str())).execute(&mut *tx).await.unwrap();
