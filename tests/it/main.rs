@@ -9,6 +9,8 @@ mod dispatch;
 mod docs;
 mod faulty_log;
 mod harness;
+mod http;
+mod mcp;
 mod projection;
 mod query;
 mod schemas;
