@@ -97,7 +97,8 @@ impl<'a> Applier<'a> {
         // A worker that stalls inside a transaction must not keep its rows locked past its lease.
         let begin = format!(
             "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {0}; SET LOCAL statement_timeout = {1}",
-            self.me.lease_ms, STATEMENT_TIMEOUT_MS
+            self.me.lease_ms.min(u64::from(STATEMENT_TIMEOUT_MS)),
+            STATEMENT_TIMEOUT_MS
         );
         if planted::armed("checkpoint_outside_tx") {
             let mut connection = self.writer.acquire().await?;
