@@ -101,14 +101,14 @@ pub async fn serve(options: ServeOptions) -> Result<(), StartError> {
     let ends = front.open(&node, &services, registry, listeners, key_store).await?;
     let outcome = tokio::select! {
         reason = signals.next() => Ok(reason),
-        ended = run_store(&services, database, &key_stores, &ends, options.print) => ended,
+        ended = run_store(&services, database.clone(), &key_stores, &ends, options.print) => ended,
     };
     let (reason, outcome) = match outcome {
         Ok(reason) => (reason, Ok(())),
         Err(error) => ("error", Err(error)),
     };
     tracing::info!(reason, "stopping");
-    let stopped = stop(node, services, calls, ends, &options.config, reason).await;
+    let stopped = stop(node, services, calls, ends, &options.config, reason, database).await;
     outcome.and(stopped)
 }
 
@@ -294,6 +294,7 @@ async fn stop(
     ends: Ends,
     config: &Config,
     reason: &str,
+    database: db::Options,
 ) -> Result<(), StartError> {
     ends.accept.cancel();
     let grace = Duration::from_millis(config.limits.shutdown_grace_ms);
@@ -313,7 +314,7 @@ async fn stop(
     let store = ends.store.into_inner();
     let stopped = match store {
         Some(store) => store.stop(&services.worker, SETTLE).await,
-        None => Ok(()),
+        None => store::stop_half_started(database).await,
     };
     services.connections.close().await;
     node.close().await?;

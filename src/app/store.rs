@@ -107,6 +107,17 @@ impl Store {
     }
 }
 
+/// Stops a private Postgres that was started while the signal to stop came.
+pub(super) async fn stop_half_started(options: db::Options) -> Result<(), StartError> {
+    if options.url.is_some() {
+        return Ok(());
+    }
+    match Postgres::attach(options).await? {
+        Some(postgres) => Ok(postgres.stop().await?),
+        None => Ok(()),
+    }
+}
+
 async fn start(options: &db::Options) -> Result<Postgres, StartError> {
     loop {
         match Postgres::start(options.clone()).await {
