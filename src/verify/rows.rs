@@ -10,6 +10,7 @@ use sqlx::{Acquire, AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transact
 use uuid::Uuid;
 
 use super::report::{Finding, FindingKind, Rows};
+use crate::consumer::REJECTED;
 use crate::consumer::lane::{Head, Verdict};
 use crate::event::{Decoded, Link, TopicPartition};
 use crate::log::{LogId, Position, Stored};
@@ -158,9 +159,9 @@ impl RowCheck {
             match (self.fate(judged), aside) {
                 (Fate::Row(row), None) => rows.push(*row),
                 // Postgres refused it for its data, so it was set aside.
-                (Fate::Row(_), Some(aside)) if aside.cause.starts_with("Postgres rejects it") => {}
+                (Fate::Row(_), Some(aside)) if aside.cause.starts_with(REJECTED) => {}
                 (Fate::Row(_), Some(_)) => {
-                    found.push(at(FindingKind::State, &stored, "it was set aside, although it gives a row"))
+                    found.push(at(FindingKind::State, &stored, "it was set aside, although it gives a row"));
                 }
                 (Fate::Parked, Some(_)) | (Fate::Dropped, None) | (Fate::Unsure, _) => {}
                 (Fate::Parked, None) => found.push(at(

@@ -12,8 +12,9 @@ use annals::event::{
 };
 use annals::log::embedded::{self, EmbeddedLog};
 use annals::log::{Frame, Lanes, Log, Position, Receipt};
-use annals::projection::audit::Audit;
+use annals::projection::{AuditProjection, Projection};
 use bytes::Bytes;
+use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -55,20 +56,30 @@ impl Stand {
     }
 
     pub(crate) fn worker(&self, owner: &str, sole_owner: bool, change: impl FnOnce(&mut Options)) -> Run {
+        self.worker_on(Arc::new(AuditProjection::new()), owner, sole_owner, change)
+    }
+
+    pub(crate) fn worker_on(
+        &self,
+        projection: Arc<dyn Projection>,
+        owner: &str,
+        sole_owner: bool,
+        change: impl FnOnce(&mut Options),
+    ) -> Run {
         let mut options = Options {
             projection: annals::config::Projection::default(),
             owner: owner.to_owned(),
             sole_owner,
         };
         change(&mut options);
-        let metrics = Metrics::default();
+        let mut registry = Registry::default();
         let worker = Worker::new(
             options,
             Arc::clone(&self.log) as Arc<dyn Log>,
             Pools { owner: self.owner.clone(), writer: self.writer.clone() },
-            Arc::new(Audit::new()),
+            projection,
             Arc::new(SystemClock),
-            metrics.clone(),
+            Metrics::register(&mut registry),
         );
         let status = worker.status();
         let tasks = Tasks::new();
@@ -76,7 +87,7 @@ impl Stand {
             let tasks = tasks.clone();
             async move { worker.run(&tasks).await }
         });
-        Run { tasks, task, status, metrics }
+        Run { tasks, task, status, registry }
     }
 
     /// Waits until every event now on the log is applied.
@@ -256,7 +267,7 @@ pub(crate) struct Run {
     pub(crate) tasks: Tasks,
     pub(crate) task: JoinHandle<()>,
     pub(crate) status: watch::Receiver<StoreStatus>,
-    pub(crate) metrics: Metrics,
+    registry: Registry,
 }
 
 impl Run {
@@ -264,6 +275,14 @@ impl Run {
     pub(crate) async fn reached(&mut self, state: StoreState) -> String {
         let found = self.status.wait_for(|status| status.state == state);
         tokio::time::timeout(SOON, found).await.expect("the state is reached").unwrap().detail.clone()
+    }
+
+    /// The value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).parse().unwrap()
     }
 
     /// Stops in good order.

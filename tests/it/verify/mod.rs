@@ -11,10 +11,6 @@ pub(crate) async fn verify(stand: &Stand) -> Report {
     run(stand, false).await
 }
 
-pub(crate) async fn verify_log(stand: &Stand) -> Report {
-    run(stand, true).await
-}
-
 async fn run(stand: &Stand, log_only: bool) -> Report {
     verify::run(verify::Options {
         log_dir: stand.server.data_dir.path().join("log"),

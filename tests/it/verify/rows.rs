@@ -41,104 +41,71 @@ async fn untouched_rows_are_clean_and_what_is_not_applied_yet_is_pending() {
     stand.stop().await;
 }
 
+/// What a forger does, and what is found where.
+type Forgery = (String, &'static str, u64, &'static str);
+
+/// The row at `at` is edited or deleted.
+fn edits(at: u64) -> Vec<Forgery> {
+    let edit = |table: &str, change: &str, detail| {
+        (format!("UPDATE audit_v1.{table} SET {change} WHERE position = {at}"), "row_changed", at, detail)
+    };
+    let delete = |table: &str, detail| {
+        (format!("DELETE FROM audit_v1.{table} WHERE position = {at}"), "row_missing", at, detail)
+    };
+    vec![
+        edit(
+            "audit_events",
+            "tool_name = 'x'",
+            "its row of audit_events is not what the event gives: tool_name",
+        ),
+        edit(
+            "audit_events",
+            "success = NULL",
+            "its row of audit_events is not what the event gives: success",
+        ),
+        edit("audit_events", "link = '\\x00'", "its row of audit_events is not what the event gives: link"),
+        edit(
+            "audit_events",
+            "recorded_at = recorded_at + interval '1 microsecond'",
+            "its row of audit_events is not what the event gives: recorded_at",
+        ),
+        edit(
+            "audit_personal",
+            "parameters = '{\"sql\": \"SELECT 2\"}'",
+            "its row of audit_personal is not what the event gives: parameters",
+        ),
+        edit(
+            "audit_personal",
+            "user_name = 'bob', user_id = 'bob'",
+            "its row of audit_personal is not what the event gives: user_id, user_name",
+        ),
+        delete("audit_events", "its row of audit_events is missing"),
+        delete("audit_personal", "its row of audit_personal is missing"),
+    ]
+}
+
+/// A row is added that no event gives, made from the one at `at`; or that one goes elsewhere.
+fn additions(at: u64) -> Vec<Forgery> {
+    let past = "a row of audit_events stands here, past everything that was applied";
+    let next = format!("position = {}", at + 1);
+    let elsewhere = format!("UPDATE audit_v1.audit_events SET position = 9999999 WHERE position = {at}");
+    vec![
+        (copy(at, &next), "row_added", at + 1, "a row of audit_events stands here, "),
+        (copy(at, "position = 9999999"), "row_added", 9_999_999, past),
+        (copy(at, "log_id = gen_random_uuid()"), "row_added", at, "a row of audit_events names log "),
+        (copy(at, "topic = 'annals.sessions'"), "row_added", at, past),
+        (copy(at, "partition = -3"), "row_added", at, past),
+        (elsewhere, "row_missing", at, "its row of audit_events is missing"),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_of_touched_row_is_found_at_its_position() {
     let (stand, run, receipts) = applied().await;
     run.stop().await;
     let forger = stand.superuser().await;
     let second = receipts[1].position.0;
-    let forgeries = [
-        // Edited, in each table.
-        (
-            format!("UPDATE audit_v1.audit_events SET tool_name = 'other' WHERE position = {second}"),
-            "row_changed",
-            second,
-            "its row of audit_events is not what the event gives: tool_name",
-        ),
-        (
-            format!("UPDATE audit_v1.audit_events SET success = NULL WHERE position = {second}"),
-            "row_changed",
-            second,
-            "its row of audit_events is not what the event gives: success",
-        ),
-        (
-            format!("UPDATE audit_v1.audit_events SET link = '\\x00' WHERE position = {second}"),
-            "row_changed",
-            second,
-            "its row of audit_events is not what the event gives: link",
-        ),
-        (
-            format!(
-                "UPDATE audit_v1.audit_personal SET parameters = '{{\"sql\": \"SELECT 2\"}}' WHERE position = {second}"
-            ),
-            "row_changed",
-            second,
-            "its row of audit_personal is not what the event gives: parameters",
-        ),
-        (
-            format!(
-                "UPDATE audit_v1.audit_personal SET user_name = 'bob', user_id = 'bob' WHERE position = {second}"
-            ),
-            "row_changed",
-            second,
-            "its row of audit_personal is not what the event gives: user_id, user_name",
-        ),
-        // Moved to another time.
-        (
-            format!(
-                "UPDATE audit_v1.audit_events SET recorded_at = recorded_at + interval '1 microsecond' WHERE position = {second}"
-            ),
-            "row_changed",
-            second,
-            "its row of audit_events is not what the event gives: recorded_at",
-        ),
-        // Deleted.
-        (
-            format!("DELETE FROM audit_v1.audit_events WHERE position = {second}"),
-            "row_missing",
-            second,
-            "its row of audit_events is missing",
-        ),
-        (
-            format!("DELETE FROM audit_v1.audit_personal WHERE position = {second}"),
-            "row_missing",
-            second,
-            "its row of audit_personal is missing",
-        ),
-        // Added: between, past the end, on another log, in a partition that has no events.
-        (
-            copy(second, &format!("position = {}", second + 1)),
-            "row_added",
-            second + 1,
-            "a row of audit_events stands here, ",
-        ),
-        (
-            copy(second, "position = 9999999"),
-            "row_added",
-            9_999_999,
-            "a row of audit_events stands here, past everything that was applied",
-        ),
-        (copy(second, "log_id = gen_random_uuid()"), "row_added", second, "a row of audit_events names log "),
-        (
-            copy(second, "topic = 'annals.sessions'"),
-            "row_added",
-            second,
-            "a row of audit_events stands here, past everything that was applied",
-        ),
-        (
-            copy(second, "partition = -3"),
-            "row_added",
-            second,
-            "a row of audit_events stands here, past everything that was applied",
-        ),
-        // Moved: gone from one place and there in another.
-        (
-            format!("UPDATE audit_v1.audit_events SET position = 9999999 WHERE position = {second}"),
-            "row_missing",
-            second,
-            "its row of audit_events is missing",
-        ),
-    ];
+    let forgeries = [edits(second), additions(second)].concat();
     for (sql, kind, position, detail) in &forgeries {
         let mut tx = forger.begin().await.unwrap();
         let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.as_str())).execute(&mut *tx).await.unwrap();
