@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The `annals` binary: see [`annals::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    annals::cli::main()
+}

@@ -59,13 +59,13 @@ impl IntoResponse for ControlError {
 ///
 /// # Errors
 /// What the system says of the socket.
-pub async fn serve(
+pub(super) async fn serve(
     listener: UnixListener,
-    token: &str,
+    token: Arc<str>,
     keys: tokio::sync::watch::Receiver<Option<Arc<KeyStore>>>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let control = Control { token: token.into(), keys };
+    let control = Control { token, keys };
     let router = Router::new()
         .route("/v1/keys", get(list_keys).post(create_key))
         .route("/v1/keys/{id}/revoke", post(revoke_key))

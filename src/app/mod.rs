@@ -1,10 +1,22 @@
 //! Puts the parts together: a node with its log and lanes, the store behind it, the listeners in front.
 
+mod banner;
 mod control;
 mod data_dir;
+mod error;
+mod node;
 mod run_file;
+mod serve;
+mod store;
 mod system;
+mod workbench;
 
 pub use control::{ControlClient, ControlError};
 pub use data_dir::DataDir;
+pub use error::StartError;
+pub use node::{Node, NodeError};
 pub use run_file::{RunFile, socket_path};
+pub use serve::{ServeOptions, serve};
+pub use workbench::Workbench;
+
+use serve::Services;

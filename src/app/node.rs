@@ -65,7 +65,10 @@ impl Node {
                 cause: std::io::Error::other(error),
             })??;
         if recovered.torn_bytes > 0 {
-            tracing::warn!(bytes = recovered.torn_bytes, "cut a torn tail: nothing in it was ever acknowledged");
+            tracing::warn!(
+                bytes = recovered.torn_bytes,
+                "cut a torn tail: nothing in it was ever acknowledged"
+            );
         }
         let lanes = Arc::new(Lanes::new(Arc::clone(&log) as Arc<dyn Log>, clock, &config.tenant));
         system::started(&lanes, log.id(), command).await?;

@@ -9,11 +9,11 @@ use crate::log::{Lanes, LogId, Receipt, RecordError, Refusal};
 
 /// A lane that a dead incarnation left open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenLane {
+pub(super) struct OpenLane {
     /// Whose.
-    pub incarnation: Uuid,
+    pub(super) incarnation: Uuid,
     /// Its end.
-    pub head: LaneHead,
+    pub(super) head: LaneHead,
 }
 
 async fn record(lanes: &Lanes, facts: &Facts) -> Result<Receipt, RecordError> {
@@ -29,7 +29,7 @@ async fn record(lanes: &Lanes, facts: &Facts) -> Result<Receipt, RecordError> {
 ///
 /// # Errors
 /// [`RecordError`].
-pub async fn started(lanes: &Lanes, log_id: LogId, command: &str) -> Result<(), RecordError> {
+pub(super) async fn started(lanes: &Lanes, log_id: LogId, command: &str) -> Result<(), RecordError> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let facts = Facts::Started(Started { version, log_id: log_id.0, command: command.to_owned() });
     record(lanes, &facts).await.map(|_| ())
@@ -39,7 +39,7 @@ pub async fn started(lanes: &Lanes, log_id: LogId, command: &str) -> Result<(), 
 ///
 /// # Errors
 /// [`RecordError`].
-pub async fn close_dead(lanes: &Lanes, open: Vec<OpenLane>) -> Result<Vec<Uuid>, RecordError> {
+pub(super) async fn close_dead(lanes: &Lanes, open: Vec<OpenLane>) -> Result<Vec<Uuid>, RecordError> {
     let mut by_incarnation: BTreeMap<Uuid, Vec<LaneHead>> = BTreeMap::new();
     for lane in open {
         by_incarnation.entry(lane.incarnation).or_default().push(lane.head);
@@ -56,7 +56,7 @@ pub async fn close_dead(lanes: &Lanes, open: Vec<OpenLane>) -> Result<Vec<Uuid>,
 ///
 /// # Errors
 /// [`RecordError`].
-pub async fn checkpoint(lanes: &Lanes) -> Result<(), RecordError> {
+pub(super) async fn checkpoint(lanes: &Lanes) -> Result<(), RecordError> {
     record(lanes, &Facts::Checkpoint(SystemCheckpoint { heads: lanes.heads() })).await.map(|_| ())
 }
 
@@ -64,7 +64,7 @@ pub async fn checkpoint(lanes: &Lanes) -> Result<(), RecordError> {
 ///
 /// # Errors
 /// [`RecordError`].
-pub async fn stop(lanes: &Lanes, reason: &str) -> Result<(), RecordError> {
+pub(super) async fn stop(lanes: &Lanes, reason: &str) -> Result<(), RecordError> {
     record(lanes, &Facts::Stopping(Stopping { reason: reason.to_owned() })).await?;
     checkpoint(lanes).await?;
     let lane_incarnation = lanes.incarnation();

@@ -20,6 +20,7 @@ pub use role::Role;
 pub use sample::harden_sample;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,6 @@ use std::time::Duration;
 
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
-use sqlx::{ConnectOptions, Connection};
 
 use crate::config;
 use keys::Keys;
@@ -47,7 +47,7 @@ pub const SAMPLE_DATABASE: &str = "annals_sample";
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
 /// Where Postgres is, or is to be.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// The data directory: `pg/` and `keys/` are in it.
     pub data_dir: PathBuf,
@@ -67,7 +67,6 @@ pub struct Postgres {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     server: Server,
     base: PgConnectOptions,
@@ -77,8 +76,15 @@ struct Inner {
 }
 
 #[derive(Debug)]
+struct Private {
+    data_dir: PathBuf,
+    running: Running,
+    user: User,
+}
+
+#[derive(Debug)]
 enum Server {
-    Private { data_dir: PathBuf, running: Running, user: User },
+    Private(Box<Private>),
     External,
 }
 
@@ -91,6 +97,26 @@ pub struct SocketInfo {
     pub port: u16,
     /// The database with the audit.
     pub database: String,
+}
+
+// Written by hand: a URL and the driver's options hold passwords.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("data_dir", &self.data_dir)
+            .field("url", &self.url.as_ref().map(|_| "..."))
+            .field("pg_bin", &self.pg_bin)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("server", &self.server)
+            .field("database", &self.database)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Postgres {
@@ -116,7 +142,7 @@ impl Postgres {
                 let user = User::enter(&data_dir)?;
                 drop(transition);
                 let base = local_options(&running.socket_dir);
-                let server = Server::Private { data_dir, running, user };
+                let server = Server::Private(Box::new(Private { data_dir, running, user }));
                 Self::new(server, base, DATABASE.to_owned(), &keys, options.database)?
             }
         };
@@ -140,22 +166,21 @@ impl Postgres {
             }
             None => {
                 let transition = Transition::begin(&data_dir).await?;
-                let Some(running) = Running::adopt(&data_dir.join("pg"), &keys).await? else {
+                let Some(running) = Running::adopt(&data_dir, &keys).await? else {
                     return Ok(None);
                 };
                 let user = User::enter(&data_dir)?;
                 drop(transition);
                 let base = local_options(&running.socket_dir);
-                (Server::Private { data_dir, running, user }, base, DATABASE.to_owned())
+                (Server::Private(Box::new(Private { data_dir, running, user })), base, DATABASE.to_owned())
             }
         };
         if keys.read(Role::Owner.name())?.is_none() {
             return Ok(None);
         }
         let postgres = Self::new(server, base, database, &keys, options.database)?;
-        let connection = postgres.connect_options(Role::Reader).connect().await;
-        let connection = connection.map_err(Error::sql("connect as annals_reader"))?;
-        connection.close().await.map_err(Error::sql("close a connection"))?;
+        let reader = postgres.connect_options(Role::Reader);
+        bootstrap::close(bootstrap::connect(&reader, "connect as annals_reader").await?).await;
         Ok(Some(postgres))
     }
 
@@ -208,15 +233,15 @@ impl Postgres {
     /// Whether the sample database and its roles are there: on the private server only.
     #[must_use]
     pub fn has_sample(&self) -> bool {
-        matches!(self.inner.server, Server::Private { .. })
+        matches!(self.inner.server, Server::Private(_))
     }
 
     /// Where the private server's socket is; none for a server of the user's own.
     #[must_use]
     pub fn socket(&self) -> Option<SocketInfo> {
         match &self.inner.server {
-            Server::Private { running, .. } => Some(SocketInfo {
-                dir: running.socket_dir.clone(),
+            Server::Private(private) => Some(SocketInfo {
+                dir: private.running.socket_dir.clone(),
                 port: PORT,
                 database: self.inner.database.clone(),
             }),
@@ -230,10 +255,10 @@ impl Postgres {
     /// # Errors
     /// [`Error::Stop`] when the server outlives an immediate shutdown, [`Error::Busy`], [`Error::Io`].
     pub async fn stop(self) -> Result<(), Error> {
-        let Server::Private { data_dir, running, user } = &self.inner.server else { return Ok(()) };
-        let _transition = Transition::begin(data_dir).await?;
-        if user.leave()? {
-            running.stop().await
+        let Server::Private(private) = &self.inner.server else { return Ok(()) };
+        let _transition = Transition::begin(&private.data_dir).await?;
+        if private.user.leave()? {
+            private.running.stop().await
         } else {
             tracing::info!("another process uses the private Postgres; it is left running");
             Ok(())
@@ -242,10 +267,11 @@ impl Postgres {
 
     /// Runs the migrations of the state tables as their owner.
     async fn migrate(&self) -> Result<(), Error> {
-        let options = self.connect_options(Role::Owner);
-        let mut connection = options.connect().await.map_err(Error::sql("connect as annals_owner"))?;
+        let owner = self.connect_options(Role::Owner);
+        let mut connection = bootstrap::connect(&owner, "connect as annals_owner").await?;
         migrator().run_direct(None, &mut connection, false).await?;
-        connection.close().await.map_err(Error::sql("close a connection"))
+        bootstrap::close(connection).await;
+        Ok(())
     }
 }
 
@@ -274,6 +300,9 @@ fn local_options(socket_dir: &Path) -> PgConnectOptions {
 }
 
 fn external_options(url: &str) -> Result<PgConnectOptions, Error> {
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err(Error::Url { cause: "it does not begin with postgres:// or postgresql://".into() });
+    }
     let options: PgConnectOptions =
         url.parse().map_err(|error: sqlx::Error| Error::Url { cause: error.to_string() })?;
     Ok(options.application_name("annals"))

@@ -80,7 +80,7 @@ pub struct Stored {
 }
 
 /// An append did not end in an ack.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// Certainly not written. Nothing was sequenced.
     #[error("the log refuses to write: {0}")]
@@ -108,7 +108,7 @@ pub enum Refusal {
 }
 
 /// Something could not be read.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The file system failed.
     #[error("cannot read {file}: {cause}")]
@@ -237,6 +237,12 @@ pub trait Log: Send + Sync + 'static {
     /// # Errors
     /// [`ReadError::NotFound`] when a position is past the end.
     fn reader(&self, from: &[(TopicPartition, Option<Position>)]) -> Result<Box<dyn Reader>, ReadError>;
+
+    /// A reader of what becomes durable in the given partitions from now on.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn reader_from_end(&self, targets: &[TopicPartition]) -> Result<Box<dyn Reader>, ReadError>;
 
     /// The frame that stands exactly at `position`, to compare its link with a checkpoint's.
     ///

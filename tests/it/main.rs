@@ -1,5 +1,19 @@
-//! The integration tests, one binary: real servers, real files, real processes.
+//! The integration tests: one binary, on the real log, the real Postgres and the real server.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so and ends")]
+
+mod clients;
+mod crash;
 mod db;
+mod dispatch;
+mod docs;
+mod faulty_log;
+mod harness;
+mod http;
+mod mcp;
+mod projection;
 mod query;
+mod schemas;
+mod server;
 mod tools;
+mod verify;

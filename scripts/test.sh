@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Sets up what the tests need, runs all of them, and then proves with planted bugs that they can fail.
+# With ANNALS_TEST_LONG=1 the fault tests run their full counts. Nothing is skipped: what is missing fails.
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+need_compiler
+need_rust
+need_postgres
+phase "test tools" scripts/test-tools.sh
+
+# One build for both: planted bugs are compiled in but asleep, so this is the correct program.
+phase "build of the tests" cargo test --locked --features planted-bugs --no-run
+phase "tests" cargo test --locked --features planted-bugs
+phase "planted bugs" scripts/planted-bugs.sh
+say "all tests passed"

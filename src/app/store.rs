@@ -1,0 +1,154 @@
+//! Brings the audit store up beside the listeners, and keeps a private Postgres running.
+//!
+//! Calls do not wait for any of this: the log alone decides whether they may run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::workbench::key_store;
+use super::{Services, StartError};
+use crate::auth::{KeyStore, NewKey, local_principal};
+use crate::base::Tasks;
+use crate::consumer::{Options, Pools, Worker};
+use crate::db::{self, Postgres, Role};
+use crate::projection::audit::Audit;
+use crate::sample;
+use crate::tools::ConnectionLimits;
+
+/// The name of the connection to the sample data.
+pub(super) const SAMPLE_CONNECTION: &str = "sample";
+const RETRY: Duration = Duration::from_secs(2);
+const PROBE: Duration = Duration::from_secs(2);
+
+/// A store that is there.
+pub(super) struct Store {
+    pub(super) postgres: Postgres,
+    /// A fresh admin key, when none existed.
+    pub(super) first_key: Option<String>,
+}
+
+/// Starts Postgres and everything that lives on it. Retries while that can help.
+pub(super) async fn bring_up(
+    services: &Services,
+    options: db::Options,
+    key_stores: &watch::Sender<Option<Arc<KeyStore>>>,
+) -> Result<Store, StartError> {
+    let postgres = start(&options).await?;
+    if services.sample {
+        if postgres.has_sample() {
+            let loaded = sample::ensure(&postgres.pool(Role::SampleOwner)).await?;
+            tracing::info!(
+                tables = loaded.rows.len(),
+                rows = loaded.rows.values().sum::<u64>(),
+                "sample data is there"
+            );
+            let options = postgres.connect_options(Role::SampleReader);
+            services.connections.add(
+                SAMPLE_CONNECTION,
+                sample::DESCRIPTION,
+                options,
+                ConnectionLimits::default(),
+            );
+        } else {
+            tracing::warn!(
+                "--sample is for the private Postgres; nothing is written into a database of yours"
+            );
+        }
+    }
+    start_worker(services, &postgres);
+    services.query.open(postgres.pool(Role::Auditor));
+    let keys =
+        key_store(&services.lanes, &postgres, &services.config, &services.keys, &services.background).await?;
+    let first_key = first_key(&keys).await?;
+    key_stores.send_replace(Some(keys));
+    Ok(Store { postgres, first_key })
+}
+
+fn start_worker(services: &Services, postgres: &Postgres) {
+    let options = Options {
+        projection: services.config.projection.clone(),
+        owner: services.lanes.incarnation().to_string(),
+        sole_owner: true,
+    };
+    let pools = Pools { owner: postgres.pool(Role::Owner), writer: postgres.pool(Role::Writer) };
+    let worker = Worker::new(
+        options,
+        Arc::clone(services.lanes.log()),
+        pools,
+        Arc::new(Audit::new()),
+        Arc::clone(services.lanes.clock()),
+        services.worker_metrics.clone(),
+    );
+    let mut status = worker.status();
+    let whole = services.status.clone();
+    services.worker.spawn("store status", async move {
+        // Ends with the worker, whose last word stays.
+        while status.changed().await.is_ok() {
+            whole.send_replace(status.borrow_and_update().clone());
+        }
+    });
+    let tasks = services.worker.clone();
+    services.worker.spawn("audit projection", async move { worker.run(&tasks).await });
+}
+
+impl Store {
+    /// Lets the worker take in the last events for at most `at_most`, then stops it and Postgres.
+    pub(super) async fn stop(self, worker: &Tasks, at_most: Duration) -> Result<(), StartError> {
+        worker.cancel_token().cancel();
+        if tokio::time::timeout(at_most, worker.join()).await.is_err() {
+            tracing::warn!(
+                "the projection did not stop in time; it goes on from its checkpoint at the next start"
+            );
+        }
+        Ok(self.postgres.stop().await?)
+    }
+}
+
+async fn start(options: &db::Options) -> Result<Postgres, StartError> {
+    loop {
+        match Postgres::start(options.clone()).await {
+            Ok(postgres) => return Ok(postgres),
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(error = %error, "the store is not reachable; calls go on, it is tried again");
+                tokio::time::sleep(RETRY).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+async fn first_key(keys: &KeyStore) -> Result<Option<String>, StartError> {
+    if !keys.is_empty().await? {
+        return Ok(None);
+    }
+    let new = NewKey { name: "admin".into(), roles: vec!["admin".into()], expires_at: None };
+    Ok(Some(keys.create(&local_principal(), &new).await?.key))
+}
+
+/// Starts a private Postgres again when it died. Pools reconnect by themselves.
+pub(super) async fn keep_running(postgres: Postgres, options: db::Options, stop: CancellationToken) {
+    if options.url.is_some() {
+        return;
+    }
+    let pool = postgres.pool(Role::Writer);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(PROBE) => {}
+        }
+        let Err(error) = sqlx::query("SELECT 1").execute(&pool).await else { continue };
+        if !db::is_transient(&error) || stop.is_cancelled() {
+            continue;
+        }
+        tracing::error!(error = %error, "the private Postgres does not answer; it is started again");
+        tokio::select! {
+            () = stop.cancelled() => return,
+            started = Postgres::start(options.clone()) => if let Err(error) = started {
+                tracing::error!(error = %error, "the private Postgres could not be started; it is tried again");
+            }
+        }
+    }
+}

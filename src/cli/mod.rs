@@ -1,0 +1,214 @@
+//! The command line. Logs go to stderr, data to stdout; exit codes: 0 fine, 1 found something, 2 usage or config,
+//! 3 a dependency is missing or unreachable, or the log is corrupt.
+
+mod config;
+mod key;
+mod schemas;
+mod serve;
+mod verify;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::Config;
+
+/// What `--version` says.
+const ABOUT: &str = "Annals: an MCP platform that can prove what AI agents did.";
+
+#[derive(Debug, Parser)]
+#[command(name = "annals", version, about = ABOUT, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+struct Common {
+    /// Config file, YAML; without it the defaults are in force.
+    #[arg(long, global = true, env = "ANNALS_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the log, the private Postgres and its keys lie.
+    #[arg(long, global = true, env = "ANNALS_DATA_DIR", value_name = "DIR", default_value = "./annals-data")]
+    data_dir: PathBuf,
+    /// A Postgres of your own instead of the private one.
+    #[arg(long, global = true, env = "DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    database_url: Option<String>,
+    /// Directory with the Postgres binaries to use.
+    #[arg(long, global = true, env = "ANNALS_PG_BIN", value_name = "DIR")]
+    pg_bin: Option<PathBuf>,
+    /// Log filter, such as "info" or "annals=debug,info".
+    #[arg(long, global = true, env = "ANNALS_LOG", value_name = "FILTER")]
+    log: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the platform.
+    Serve(ServeArgs),
+    /// Makes, lists and revokes API keys.
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+
+    /// Compares the log with itself and with the rows made from it; exit 1 when they do not agree.
+    Verify(verify::VerifyArgs),
+    /// Looks at the config.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Writes the JSON Schemas of the events.
+    Schemas(schemas::SchemasArgs),
+}
+
+/// Which parts of the platform a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum RoleArg {
+    /// Everything.
+    All,
+    /// Takes calls; needs a log that several processes can share.
+    Edge,
+    /// Fills the store; needs a log that several processes can share.
+    Worker,
+}
+
+#[derive(Debug, Clone, Args)]
+struct ServeArgs {
+    /// Where MCP and REST listen; overrides the config.
+    #[arg(long, env = "ANNALS_LISTEN", value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where /metrics listens; overrides the config.
+    #[arg(long, env = "ANNALS_METRICS_LISTEN", value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
+    /// Which parts to run.
+    #[arg(long, value_enum, default_value_t = RoleArg::All)]
+    role: RoleArg,
+    /// Makes a database of sample data and a connection to it.
+    #[arg(long)]
+    sample: bool,
+    /// Accepted as an admin key when set.
+    #[arg(long, env = "ANNALS_ADMIN_KEY", hide = true, hide_env_values = true)]
+    admin_key: Option<String>,
+}
+
+/// A command ends early.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn usage(message: impl std::fmt::Display) -> Self {
+        Self { code: 2, message: message.to_string() }
+    }
+
+    fn missing(message: impl std::fmt::Display) -> Self {
+        Self { code: 3, message: message.to_string() }
+    }
+}
+
+impl From<crate::config::ConfigError> for Failure {
+    fn from(error: crate::config::ConfigError) -> Self {
+        Self::usage(error)
+    }
+}
+
+impl From<crate::app::StartError> for Failure {
+    fn from(error: crate::app::StartError) -> Self {
+        Self { code: error.exit_code(), message: error.to_string() }
+    }
+}
+
+impl From<crate::db::Error> for Failure {
+    fn from(error: crate::db::Error) -> Self {
+        Self::missing(error)
+    }
+}
+
+impl From<crate::app::ControlError> for Failure {
+    fn from(error: crate::app::ControlError) -> Self {
+        Self { code: error.exit_code, message: error.message }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::missing(error)
+    }
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    // Files of the data directory are the owner's alone, whatever the shell's umask is.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { 2 } else { 0 };
+            error.print().unwrap_or(());
+            return ExitCode::from(code);
+        }
+    };
+    if let Err(error) = crate::telemetry::start(cli.common.log.as_deref(), false) {
+        return fail(&Failure::usage(error));
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&Failure::missing(error)),
+    };
+    match runtime.block_on(run(cli)) {
+        Ok(code) => code,
+        Err(failure) => fail(&failure),
+    }
+}
+
+async fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Serve(args) => serve::run(&cli.common, args).await,
+        Command::Key(command) => key::run(&cli.common, command).await,
+
+        Command::Verify(args) => verify::run(&cli.common, &args).await,
+        Command::Config(command) => config::run(&cli.common, &command),
+        Command::Schemas(args) => schemas::run(&args),
+    }
+}
+
+fn fail(failure: &Failure) -> ExitCode {
+    writeln!(std::io::stderr(), "annals: {}", failure.message).unwrap_or(());
+    ExitCode::from(failure.code)
+}
+
+/// Prints to stdout; a closed pipe ends the output quietly.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).unwrap_or(());
+}
+
+impl Common {
+    /// The config in force: file, then environment.
+    fn load(&self) -> Result<Config, Failure> {
+        let mut config = match &self.config {
+            Some(path) => crate::config::load(path)?,
+            None => Config::default(),
+        };
+        if let Some(url) = &self.database_url {
+            config.database.url = Some(url.clone());
+        }
+        Ok(config)
+    }
+
+    fn database(&self, config: &Config, data_dir: &std::path::Path) -> crate::db::Options {
+        crate::db::Options {
+            data_dir: data_dir.to_owned(),
+            url: config.database.url.clone(),
+            pg_bin: self.pg_bin.clone(),
+            database: config.database.clone(),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Consumers: follow the log by partition under leases and apply what they read to a projection, exactly once in effect.
+//!
+//! One transaction per batch moves rows, lane heads and checkpoints together. Nothing here decides what an event means
+//! as rows, and nothing in the path of a call waits for it.
+
+mod backoff;
+mod batch;
+pub mod lane;
+mod lease;
+mod metrics;
+mod sort;
+mod state;
+mod status;
+mod worker;
+
+pub use metrics::Metrics;
+pub use status::{StoreState, StoreStatus};
+pub use worker::{Options, Pools, Worker};

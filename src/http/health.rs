@@ -1,0 +1,98 @@
+//! Whether the process lives, whether it should be sent work, and its metrics.
+//!
+//! Open to everybody, so it says no more than that.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::State as Extract;
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+
+use super::{Problem, State};
+
+/// How the audit store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreState {
+    /// Not reached yet since the start.
+    Starting,
+    /// Reached.
+    Ok,
+    /// Away; calls go on, and reads of the audit are refused.
+    Degraded,
+    /// Its checkpoints are not of this log: a person must decide; calls go on.
+    LogDiverged,
+}
+
+impl From<crate::consumer::StoreState> for StoreState {
+    fn from(state: crate::consumer::StoreState) -> Self {
+        match state {
+            crate::consumer::StoreState::Starting => Self::Starting,
+            crate::consumer::StoreState::Ok => Self::Ok,
+            crate::consumer::StoreState::Degraded => Self::Degraded,
+            crate::consumer::StoreState::Diverged => Self::LogDiverged,
+        }
+    }
+}
+
+/// What `/readyz` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Readiness {
+    /// Whether the log accepts: this alone makes the process ready.
+    pub log_accepts: bool,
+    /// How the store is.
+    pub store: StoreState,
+}
+
+pub(super) async fn healthz() -> Response {
+    ([(CACHE_CONTROL, "no-store")], Json(serde_json::json!({ "status": "alive" }))).into_response()
+}
+
+pub(super) async fn readyz(Extract(state): Extract<Arc<State>>) -> Response {
+    #[derive(Serialize)]
+    struct Body {
+        status: &'static str,
+        log: &'static str,
+        store: StoreState,
+    }
+    let Readiness { log_accepts, store } = (state.readiness)();
+    let (code, status, log) = if log_accepts {
+        (StatusCode::OK, "ready", "accepting")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not_ready", "refusing")
+    };
+    (code, [(CACHE_CONTROL, "no-store")], Json(Body { status, log, store })).into_response()
+}
+
+pub(super) async fn robots() -> Response {
+    ([(CONTENT_TYPE, "text/plain; charset=utf-8")], "User-agent: *\nDisallow: /\n").into_response()
+}
+
+/// The routes of the metrics listener: `GET /metrics` in the OpenMetrics text format.
+pub fn metrics_router(registry: Arc<Registry>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .fallback(async || Problem::no_metrics_route())
+        .with_state(registry)
+}
+
+async fn metrics(Extract(registry): Extract<Arc<Registry>>) -> Response {
+    let mut text = String::new();
+    match encode(&mut text, &registry) {
+        Ok(()) => {
+            let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(CONTENT_TYPE, content_type), (CACHE_CONTROL, "no-store")], text).into_response()
+        }
+        Err(error) => {
+            tracing::error!(error = %error, "the metrics could not be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}

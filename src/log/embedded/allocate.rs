@@ -1,0 +1,60 @@
+//! The helper thread: prepares the next segment and writes indexes of sealed ones, so that the writer never waits for it.
+
+use std::sync::mpsc::Receiver;
+
+use super::segment::{PREPARED, index_name};
+use super::small::SegmentIndex;
+use super::storage::{Storage, WriteFile};
+use crate::log::LogId;
+
+/// Work for the thread.
+pub(super) enum Job {
+    /// Allocate a segment that also has room for a header of this size.
+    Prepare { header: u64 },
+    /// Write the index of a sealed segment.
+    Index(Box<SegmentIndex>),
+    /// End.
+    Stop,
+}
+
+/// A segment file without frames whose bytes are allocated.
+pub(super) struct Prepared {
+    pub(super) file: WriteFile,
+    pub(super) bytes: u64,
+}
+
+/// Does jobs until told to stop; `done` gets each preparation's result.
+pub(super) fn run(
+    storage: &Storage,
+    log: LogId,
+    segment_bytes: u64,
+    jobs: &Receiver<Job>,
+    done: impl Fn(Result<Prepared, String>),
+) {
+    while let Ok(job) = jobs.recv() {
+        match job {
+            Job::Prepare { header } => done(prepare(storage, segment_bytes + header)),
+            Job::Index(index) => {
+                if let Err(error) = storage.replace(&index_name(index.base), &index.encode(log)) {
+                    // The index is derived; it is made again from the segment when it is asked for.
+                    tracing::warn!(segment.base = index.base, %error, "the index of a log segment was not written");
+                }
+            }
+            Job::Stop => break,
+        }
+    }
+}
+
+fn prepare(storage: &Storage, bytes: u64) -> Result<Prepared, String> {
+    match storage.create_allocated(PREPARED, bytes) {
+        Ok(file) => Ok(Prepared { file, bytes }),
+        Err(error) => {
+            // What was allocated in part would only take room from others.
+            let cause = format!("cannot allocate {bytes} bytes at {}: {error}", storage.display(PREPARED));
+            if let Err(error) = storage.remove(PREPARED) {
+                tracing::warn!(%error, "a half-prepared log segment stays behind");
+            }
+            Err(cause)
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What the engine counts of itself. Batches are measured, never single records; no labels.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// Live figures of one log.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    /// Records that became durable since the log was opened.
+    pub appended_records: Counter,
+    /// Bytes that became durable since the log was opened, with their frames.
+    pub appended_bytes: Counter,
+    /// Seconds of each data sync.
+    pub sync_seconds: Histogram,
+    /// Records that shared one sync.
+    pub batch_records: Histogram,
+    /// Records handed over whose sync has not returned.
+    pub in_flight_records: Gauge,
+    /// Records that are in flight or set aside.
+    pub reserved_records: Gauge,
+    /// Body bytes that are in flight or set aside.
+    pub reserved_bytes: Gauge,
+    /// Refused reservations.
+    pub refused: Counter,
+    /// The durable end, as a position.
+    pub watermark_bytes: Gauge<u64, AtomicU64>,
+    /// Segment files.
+    pub segments: Gauge,
+    /// 1 when the log failed and does not accept until it is opened again.
+    pub failed: Gauge,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            appended_records: Counter::default(),
+            appended_bytes: Counter::default(),
+            sync_seconds: Histogram::new(exponential_buckets(0.000_05, 2.0, 18)),
+            batch_records: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
+            in_flight_records: Gauge::default(),
+            reserved_records: Gauge::default(),
+            reserved_bytes: Gauge::default(),
+            refused: Counter::default(),
+            watermark_bytes: Gauge::default(),
+            segments: Gauge::default(),
+            failed: Gauge::default(),
+        }
+    }
+}
+
+impl Stats {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let log = registry.sub_registry_with_prefix("annals_log");
+        log.register("appended_records", "Records that became durable", self.appended_records.clone());
+        log.register("appended_bytes", "Bytes that became durable", self.appended_bytes.clone());
+        log.register("fsync_duration_seconds", "Duration of a data sync", self.sync_seconds.clone());
+        log.register("batch_records", "Records that shared one sync", self.batch_records.clone());
+        log.register("in_flight_records", "Records waiting for their sync", self.in_flight_records.clone());
+        log.register("reserved_records", "Records in flight or set aside", self.reserved_records.clone());
+        log.register("reserved_bytes", "Body bytes in flight or set aside", self.reserved_bytes.clone());
+        log.register("refused_reservations", "Reservations refused", self.refused.clone());
+        log.register("watermark_bytes", "The durable end of the log", self.watermark_bytes.clone());
+        log.register("segments", "Segment files", self.segments.clone());
+        log.register("failed", "1 when the log failed and must be opened again", self.failed.clone());
+    }
+}

@@ -1,0 +1,300 @@
+//! Reads a whole log from outside, without owning it, and checks everything that the files alone can tell.
+//!
+//! It does not check chains, and never writes. While a process writes, it reads up to the durable end that the writer
+//! published when the scan started.
+
+use std::path::Path;
+
+use uuid::Uuid;
+
+use super::frame::{Codec, Item};
+use super::recovery::start;
+use super::segment::{self, Step, Walker, io_error};
+use super::small::{IDENTITY, IdentityError, WATERMARK, Watermark, decode_identity};
+use super::storage::Storage;
+use super::tracker::Tracker;
+use crate::base::{Timestamp, sha256};
+use crate::log::{LogId, Position, ReadError, Stored};
+
+/// Times that a watermark is read again while its writer may be changing it.
+const WATERMARK_TRIES: u32 = 100;
+
+/// See the module.
+pub struct Scanner {
+    storage: Storage,
+    codec: Codec,
+    log: LogId,
+    bases: Vec<u64>,
+    end: Position,
+    clean: bool,
+    /// The next segment to open, as an index of `bases`.
+    next: usize,
+    walker: Option<Walker>,
+    tracker: Tracker,
+    /// Where the segments that were opened so far end.
+    reached: u64,
+    /// The open segment's file goes on behind this position, where it should end.
+    overlong: Option<u64>,
+    failed: Option<ReadError>,
+}
+
+/// One frame, with its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scanned {
+    /// The segment file's name.
+    pub file: String,
+    /// Where the frame starts in the file.
+    pub offset: u64,
+    /// The same as a position.
+    pub position: Position,
+    /// What it holds.
+    pub item: ScannedItem,
+}
+
+/// What a frame holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScannedItem {
+    /// An event.
+    Event(Stored),
+    /// The engine was told that no lane of `incarnation` is open any more.
+    Closed {
+        /// The incarnation.
+        incarnation: Uuid,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl Scanner {
+    /// Starts at the first record of the log in `dir`.
+    ///
+    /// # Errors
+    /// [`ReadError`] when there is no log, or its small files are damaged.
+    pub fn open(dir: &Path) -> Result<Self, ReadError> {
+        let storage = Storage::new(dir);
+        let log = identify(&storage)?;
+        let watermark = read_watermark(&storage, log)?;
+        let bases = segment::bases(&storage)
+            .map_err(|error| io_error(storage.dir().display().to_string(), &error))?;
+        let mut scanner = Self {
+            codec: Codec::new(log),
+            storage,
+            log,
+            bases,
+            end: Position(watermark.end),
+            clean: watermark.clean,
+            next: 0,
+            walker: None,
+            tracker: Tracker::new(),
+            reached: 0,
+            overlong: None,
+            failed: None,
+        };
+        scanner.extend_unowned()?;
+        Ok(scanner)
+    }
+
+    /// The log's identity.
+    #[must_use]
+    pub const fn log_id(&self) -> LogId {
+        self.log
+    }
+
+    /// Where the scan ends: behind the last durable record.
+    #[must_use]
+    pub const fn end(&self) -> Position {
+        self.end
+    }
+
+    /// Bytes that the scan reads in all, for progress.
+    #[must_use]
+    pub const fn bytes_total(&self) -> u64 {
+        self.end.0
+    }
+
+    /// The next record, in log order; `None` at the end. After an error it gives the same error again.
+    ///
+    /// # Errors
+    /// [`ReadError::Corrupt`] names the first bad record; [`ReadError::Io`].
+    #[expect(clippy::should_implement_trait, reason = "it is fallible in a way that an iterator is not")]
+    pub fn next(&mut self) -> Result<Option<Scanned>, ReadError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let result = self.advance();
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+        }
+        result
+    }
+
+    fn advance(&mut self) -> Result<Option<Scanned>, ReadError> {
+        loop {
+            let Some(walker) = &mut self.walker else {
+                if !self.open_next()? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let base = walker.base();
+            let (file, path) = (walker.name().to_owned(), walker.path().to_owned());
+            let corrupt = |position: u64, cause: &str| ReadError::Corrupt {
+                file: path.clone(),
+                offset: position - base,
+                position,
+                cause: cause.to_owned(),
+            };
+            match walker.next()? {
+                Step::Frame(framed) => {
+                    let position = framed.position;
+                    let item = match &framed.item {
+                        Item::Header(_) => {
+                            return Err(corrupt(position, "a header stands inside the segment"));
+                        }
+                        Item::Closed { incarnation, at } => {
+                            ScannedItem::Closed { incarnation: *incarnation, at: *at }
+                        }
+                        Item::Event(event) if sha256(event.body) != event.content => {
+                            return Err(corrupt(position, "the content digest is not that of the body"));
+                        }
+                        Item::Event(event) => ScannedItem::Event(Stored {
+                            position: Position(position),
+                            frame: event.to_frame(),
+                        }),
+                    };
+                    self.tracker.apply(position, framed.crc, &framed.item);
+                    let offset = position - base;
+                    return Ok(Some(Scanned { file, offset, position: Position(position), item }));
+                }
+                Step::Bad { position, cause } => return Err(corrupt(position, cause)),
+                Step::End => {
+                    if let Some(position) = self.overlong.take() {
+                        return Err(corrupt(position, "there are bytes behind the segment's end"));
+                    }
+                    self.walker = None;
+                }
+            }
+        }
+    }
+
+    /// Opens the next segment and checks that it follows what was read so far. `false` at the end.
+    fn open_next(&mut self) -> Result<bool, ReadError> {
+        if self.reached >= self.end.0 && self.next > 0 {
+            return match self.bases.get(self.next) {
+                Some(&base) if self.clean => {
+                    Err(self.corrupt(base, 0, "the log was closed before this segment"))
+                }
+                _ => Ok(false),
+            };
+        }
+        let base = self.bases.get(self.next).copied().unwrap_or(u64::MAX);
+        if base != self.reached {
+            return Err(self.corrupt(self.reached, 0, "the segment is missing"));
+        }
+        self.next += 1;
+        let following = self.bases.get(self.next).copied();
+        let limit = following.map_or(self.end.0, |next| next.min(self.end.0));
+        let mut walker = Walker::open(&self.storage, self.codec, base, base, limit)?;
+        let (found, previous, crc) = start(&mut walker, self.log)?;
+        if self.next > 1 && previous != self.tracker.base() {
+            return Err(self.corrupt(base, 0, "the header names another segment as the one before"));
+        }
+        self.tracker.header(base, crc);
+        if found.rolling() != self.tracker.rolling() {
+            return Err(self.corrupt(
+                base,
+                0,
+                "the records before this segment are not those its header vouches for",
+            ));
+        }
+        if found.counts() != self.tracker.counts() || found.lanes() != self.tracker.lanes() {
+            return Err(self.corrupt(
+                base,
+                0,
+                "the header's counts and lanes are not those of the records before",
+            ));
+        }
+        if (self.clean || following == Some(limit)) && walker.file_bytes()? > limit - base {
+            self.overlong = Some(limit);
+        }
+        self.reached = limit;
+        self.walker = Some(walker);
+        Ok(true)
+    }
+
+    fn corrupt(&self, base: u64, offset: u64, cause: &str) -> ReadError {
+        ReadError::Corrupt {
+            file: self.storage.display(&segment::name(base)),
+            offset,
+            position: base + offset,
+            cause: cause.to_owned(),
+        }
+    }
+
+    /// While nobody writes, whole records behind the published end count too: after a power cut the published end may
+    /// be older than the records. The lock is held only for as long as it takes to look.
+    fn extend_unowned(&mut self) -> Result<(), ReadError> {
+        if self.clean {
+            return Ok(());
+        }
+        let held = self.storage.lock_shared();
+        let held = held.map_err(|error| io_error(self.storage.dir().display().to_string(), &error))?;
+        let Some(_held) = held else { return Ok(()) };
+        loop {
+            let before = self.end.0;
+            let behind = self.bases.partition_point(|&base| base <= before);
+            let Some(&base) = behind.checked_sub(1).and_then(|index| self.bases.get(index)) else {
+                return Ok(());
+            };
+            let mut walker = Walker::open(&self.storage, self.codec, base, before, u64::MAX)?;
+            walker.limit_to(base + walker.file_bytes()?);
+            let bad = loop {
+                match walker.next()? {
+                    Step::Frame(_) => {}
+                    Step::End => break None,
+                    Step::Bad { cause, .. } => break Some(cause),
+                }
+            };
+            if let Some(cause) = bad {
+                // A torn write is not part of the log; damage is.
+                walker.torn_bytes(cause)?;
+            }
+            self.end = Position(walker.position().max(before));
+            if self.end.0 == before {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn identify(storage: &Storage) -> Result<LogId, ReadError> {
+    let file = storage.display(IDENTITY);
+    let bytes = storage.read(IDENTITY).map_err(|error| io_error(file.clone(), &error))?;
+    let Some(bytes) = bytes else {
+        return Err(ReadError::Io { file, cause: "there is no log in this directory".into() });
+    };
+    decode_identity(&bytes).map_err(|error| match error {
+        IdentityError::Damaged(cause) => {
+            ReadError::Corrupt { file, offset: 0, position: 0, cause: cause.to_owned() }
+        }
+        IdentityError::Version(found) => {
+            ReadError::Io { file, cause: format!("format version {found} is newer than this program knows") }
+        }
+    })
+}
+
+fn read_watermark(storage: &Storage, log: LogId) -> Result<Watermark, ReadError> {
+    let file = storage.display(WATERMARK);
+    for _ in 0..WATERMARK_TRIES {
+        let bytes = storage.read(WATERMARK).map_err(|error| io_error(file.clone(), &error))?;
+        if let Some(watermark) = bytes.and_then(|bytes| Watermark::decode(log, &bytes)) {
+            return Ok(watermark);
+        }
+    }
+    Err(ReadError::Corrupt {
+        file,
+        offset: 0,
+        position: 0,
+        cause: "the watermark is missing or damaged".into(),
+    })
+}

@@ -1,0 +1,192 @@
+//! MCP over one request at a time: JSON-RPC messages in, answers out, for the revisions 2026-07-28 and 2025-11-25.
+//!
+//! The era is chosen per request: a message with 2026-07-28's `_meta` is served without any state, everything else
+//! within a session. Never touches the log: a call is handed to dispatch, which answers once its end is recorded.
+//! Never interprets arguments or results; they pass as the bytes they are.
+
+mod answer;
+mod call;
+mod code;
+mod envelope;
+mod headers;
+mod legacy;
+mod modern;
+mod params;
+mod reply;
+mod session;
+
+pub use reply::{Refusal, Reply, refusal};
+pub use session::SessionLimits;
+
+use std::sync::Arc;
+
+use axum::http::header::ALLOW;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+
+use crate::auth::{Persona, Principal};
+use crate::base::{Category, Tasks, Timestamp};
+use crate::dispatch::{Client, Dispatch};
+use envelope::{Message, Request};
+use params::{Params, Unreadable};
+use session::Sessions;
+
+/// The revision without sessions.
+pub const MODERN_VERSION: &str = "2026-07-28";
+/// The revision with sessions.
+pub const LEGACY_VERSION: &str = "2025-11-25";
+/// What is served, the preferred one first.
+const SUPPORTED_VERSIONS: [&str; 2] = [MODERN_VERSION, LEGACY_VERSION];
+
+/// Told to every client, for its model.
+pub const INSTRUCTIONS: &str = include_str!("instructions.md");
+
+/// Under which rules a request is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Era {
+    /// 2025-11-25
+    Legacy,
+    /// 2026-07-28
+    Modern,
+}
+
+impl Era {
+    const fn version(self) -> &'static str {
+        match self {
+            Self::Legacy => LEGACY_VERSION,
+            Self::Modern => MODERN_VERSION,
+        }
+    }
+}
+
+/// An authenticated caller and when its request came in.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Who calls.
+    pub principal: Arc<Principal>,
+    /// What they may reach.
+    pub persona: Arc<Persona>,
+    /// What is known of the peer; what it asserts is added here.
+    pub client: Client,
+    /// When the request was received.
+    pub received_at: Timestamp,
+}
+
+/// Answers MCP messages.
+pub struct Server {
+    dispatch: Arc<Dispatch>,
+    sessions: Arc<Sessions>,
+    tasks: Tasks,
+}
+
+impl Server {
+    /// Answers with the tools of `dispatch`. Calls made within a session are tasks of `tasks`, since they outlive
+    /// the connection that asked for them.
+    #[must_use]
+    pub fn new(dispatch: Arc<Dispatch>, limits: SessionLimits, tasks: Tasks) -> Self {
+        let sessions = Arc::new(Sessions::new(Arc::clone(dispatch.clock()), limits));
+        Self { dispatch, sessions, tasks }
+    }
+
+    /// The clock that stamps calls.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.dispatch.clock().now()
+    }
+
+    /// How many sessions of 2025-11-25 there are.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.sessions.count()
+    }
+
+    /// Answers the message in `body`. Dropping the future cancels a call of 2026-07-28, and none of 2025-11-25.
+    pub async fn post(&self, headers: &HeaderMap, body: &[u8], caller: Caller) -> Reply {
+        let message = match Message::read(body) {
+            Ok(message) => message,
+            Err(malformed) => {
+                return reply::plain_error(StatusCode::BAD_REQUEST, None, malformed.code, malformed.message);
+            }
+        };
+        match message {
+            Message::Request(request) => {
+                let params = Params::read(request.params);
+                match era_of(headers, &request.method, params.as_ref().ok()) {
+                    Era::Modern => modern::request(self, headers, &request, params, caller).await,
+                    Era::Legacy => legacy::request(self, headers, &request, params, caller).await,
+                }
+            }
+            Message::Notification { method, params } => {
+                let params = Params::read(params);
+                match era_of(headers, &method, params.as_ref().ok()) {
+                    // This revision defines no notification of the client over HTTP, and asks nothing of one.
+                    Era::Modern => Reply::empty(StatusCode::ACCEPTED),
+                    Era::Legacy => legacy::notification(self, headers, &method, params, &caller),
+                }
+            }
+            Message::Response => match era_of(headers, "", None) {
+                Era::Modern => reply::plain_error(
+                    StatusCode::BAD_REQUEST,
+                    None,
+                    code::INVALID_REQUEST,
+                    "This revision has no requests of the server, so there is nothing to respond to.",
+                ),
+                Era::Legacy => legacy::response(self, headers, &caller),
+            },
+        }
+    }
+
+    /// Ends the caller's session that the headers name.
+    #[must_use]
+    pub fn delete(&self, headers: &HeaderMap, principal: &Principal) -> Reply {
+        legacy::delete(self, headers, principal)
+    }
+}
+
+/// The answer to any HTTP method but POST and, under 2025-11-25, DELETE.
+#[must_use]
+pub fn method_not_allowed(headers: &HeaderMap) -> Reply {
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    let (allow, hint) = if names_modern(headers) {
+        ("POST", "Send each message as a POST.")
+    } else {
+        ("POST, DELETE", "Send each message as a POST; this server opens no stream for GET.")
+    };
+    let message = "This endpoint does not take this HTTP method.";
+    let category = Category::Validation;
+    refusal(status, &Refusal { code: "method_not_allowed", category, message, hint })
+        .with(ALLOW, HeaderValue::from_static(allow))
+}
+
+/// Whether the headers name a revision without sessions; unknown later ones are of that kind too.
+#[must_use]
+pub fn names_modern(headers: &HeaderMap) -> bool {
+    // Revisions are dates, so their order is the order of the text.
+    headers.get_all(headers::VERSION).iter().any(|value| {
+        let date = value.as_bytes().trim_ascii();
+        date.len() == MODERN_VERSION.len() && date.first() == Some(&b'2') && date >= MODERN_VERSION.as_bytes()
+    })
+}
+
+fn era_of(headers: &HeaderMap, method: &str, params: Option<&Params<'_>>) -> Era {
+    // A version key in `_meta` is looked for even where `_meta` is otherwise unusable, so that its error is modern.
+    let in_meta = params.and_then(Params::read_meta).is_some_and(|meta| meta.protocol_version.is_some());
+    let modern = match method {
+        "initialize" => in_meta,
+        "server/discover" => true,
+        _ => in_meta || names_modern(headers),
+    };
+    if modern { Era::Modern } else { Era::Legacy }
+}
+
+/// The answer to a revision that is not served.
+fn unsupported_version(request: Option<&Request<'_>>, requested: &str) -> Reply {
+    let data =
+        serde_json::json!({ "supported": SUPPORTED_VERSIONS, "requested": crate::base::clip(requested, 64) });
+    let message = "Unsupported protocol version";
+    let id = request.map(|request| request.id);
+    reply::error(StatusCode::BAD_REQUEST, id, code::UNSUPPORTED_VERSION, message, &data)
+}
+
+fn unreadable_params(request: &Request<'_>, why: Unreadable) -> Reply {
+    reply::plain_error(StatusCode::OK, Some(request.id), code::INVALID_PARAMS, why.message())
+}

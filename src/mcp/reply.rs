@@ -1,0 +1,238 @@
+//! What goes back over the wire: JSON-RPC answers, written once as bytes.
+//!
+//! A tool's result and its listing are spliced in as they are; nothing in here parses them again.
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::{Era, code};
+use crate::base::Category;
+use crate::tools::ToolError;
+
+/// One answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// The HTTP status; a transport without one ignores it.
+    pub status: StatusCode,
+    /// Further headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// One JSON-RPC message, or nothing.
+    pub body: Option<Bytes>,
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        let has_body = self.body.is_some();
+        let mut response = Response::new(self.body.map_or_else(Body::empty, Body::from));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if has_body {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        headers.extend(self.headers);
+        response
+    }
+}
+
+impl Reply {
+    /// Taken, and nothing to say.
+    pub(super) fn empty(status: StatusCode) -> Self {
+        Self { status, headers: Vec::new(), body: None }
+    }
+
+    /// The same with one more header.
+    #[must_use]
+    pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// The same with `Retry-After`.
+    #[must_use]
+    pub fn retry_after(self, seconds: u32) -> Self {
+        self.with(RETRY_AFTER, HeaderValue::from(seconds))
+    }
+}
+
+/// The public parts of a refusal, as `error.data` carries them.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Refusal<'a> {
+    /// The specific reason, in `snake_case`.
+    pub code: &'a str,
+    /// From the closed set.
+    pub category: Category,
+    /// One sentence.
+    #[serde(skip)]
+    pub message: &'a str,
+    /// What to do next.
+    pub hint: &'a str,
+}
+
+/// Refuses a whole HTTP request before a message was read from it: a JSON-RPC error without an id.
+#[must_use]
+pub fn refusal(status: StatusCode, refusal: &Refusal<'_>) -> Reply {
+    error(status, None, code::of_status(status), refusal.message, refusal)
+}
+
+/// A JSON-RPC error that needs no `data`.
+pub(super) fn plain_error(status: StatusCode, id: Option<&RawValue>, code: i64, message: &str) -> Reply {
+    write_error(status, id, code, message, None::<&()>)
+}
+
+/// A JSON-RPC error with `data`.
+pub(super) fn error(
+    status: StatusCode,
+    id: Option<&RawValue>,
+    code: i64,
+    message: &str,
+    data: &impl Serialize,
+) -> Reply {
+    write_error(status, id, code, message, Some(data))
+}
+
+fn write_error<D: Serialize>(
+    status: StatusCode,
+    id: Option<&RawValue>,
+    code: i64,
+    message: &str,
+    data: Option<&D>,
+) -> Reply {
+    #[derive(Serialize)]
+    struct Failed<'a, D> {
+        jsonrpc: &'static str,
+        id: Option<&'a RawValue>,
+        error: Detail<'a, D>,
+    }
+    #[derive(Serialize)]
+    struct Detail<'a, D> {
+        code: i64,
+        message: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        data: Option<&'a D>,
+    }
+    let failed = Failed { jsonrpc: "2.0", id, error: Detail { code, message, data } };
+    let body = serde_json::to_vec(&failed).expect("an error is plain JSON").into();
+    Reply { status, headers: Vec::new(), body: Some(body) }
+}
+
+/// The error of a call as `error.data`: what the tool said, and the id under which the call is recorded.
+#[derive(Serialize)]
+pub(super) struct CallErrorData<'a> {
+    #[serde(flatten)]
+    pub(super) error: &'a ToolError,
+    pub(super) call_id: Uuid,
+}
+
+/// Writes a JSON-RPC result, member by member.
+pub(super) struct ResultWriter {
+    bytes: Vec<u8>,
+    era: Era,
+    is_first: bool,
+}
+
+impl ResultWriter {
+    /// Opens the result of the request `id`; about `size` bytes will follow.
+    pub(super) fn new(era: Era, id: &RawValue, size: usize) -> Self {
+        let mut bytes = Vec::with_capacity(size + id.get().len() + 256);
+        bytes.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        bytes.extend_from_slice(id.get().as_bytes());
+        bytes.extend_from_slice(br#","result":{"#);
+        let mut writer = Self { bytes, era, is_first: true };
+        if era == Era::Modern {
+            writer.member("resultType", "complete");
+        }
+        writer
+    }
+
+    /// Adds a member.
+    pub(super) fn member<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) {
+        self.name(name);
+        write_json(&mut self.bytes, value);
+    }
+
+    /// Adds a member whose value is JSON already.
+    pub(super) fn raw(&mut self, name: &str, json: &[u8]) {
+        self.name(name);
+        self.bytes.extend_from_slice(json);
+    }
+
+    /// Adds a member whose value is an array of JSON values.
+    pub(super) fn raw_array<'j>(&mut self, name: &str, items: impl Iterator<Item = &'j [u8]>) {
+        self.name(name);
+        self.bytes.push(b'[');
+        for (index, item) in items.enumerate() {
+            if index > 0 {
+                self.bytes.push(b',');
+            }
+            self.bytes.extend_from_slice(item);
+        }
+        self.bytes.push(b']');
+    }
+
+    /// Adds the content of a tool result: one text block.
+    pub(super) fn text_content(&mut self, text: &str) {
+        self.name("content");
+        self.bytes.extend_from_slice(br#"[{"type":"text","text":"#);
+        write_json(&mut self.bytes, text);
+        self.bytes.extend_from_slice(b"}]");
+    }
+
+    /// Closes a result that belongs to no call.
+    pub(super) fn finish(self) -> Reply {
+        self.close(None, None)
+    }
+
+    /// Closes the result of a call.
+    pub(super) fn finish_call(self, call_id: Uuid, error: Option<&ToolError>) -> Reply {
+        self.close(Some(call_id), error)
+    }
+
+    fn close(mut self, call_id: Option<Uuid>, error: Option<&ToolError>) -> Reply {
+        #[derive(Serialize)]
+        struct Meta<'a> {
+            #[serde(rename = "io.annals/call_id", skip_serializing_if = "Option::is_none")]
+            call_id: Option<Uuid>,
+            #[serde(rename = "io.annals/error", skip_serializing_if = "Option::is_none")]
+            error: Option<&'a ToolError>,
+            #[serde(rename = "io.modelcontextprotocol/serverInfo", skip_serializing_if = "Option::is_none")]
+            server_info: Option<&'a ServerInfo>,
+        }
+        let server_info = (self.era == Era::Modern).then_some(&SERVER_INFO);
+        if call_id.is_some() || server_info.is_some() {
+            self.member("_meta", &Meta { call_id, error, server_info });
+        }
+        self.bytes.extend_from_slice(b"}}");
+        Reply { status: StatusCode::OK, headers: Vec::new(), body: Some(self.bytes.into()) }
+    }
+
+    fn name(&mut self, name: &str) {
+        if !std::mem::take(&mut self.is_first) {
+            self.bytes.push(b',');
+        }
+        write_json(&mut self.bytes, name);
+        self.bytes.push(b':');
+    }
+}
+
+/// Who answers.
+#[derive(Debug, Serialize)]
+pub(super) struct ServerInfo {
+    name: &'static str,
+    title: &'static str,
+    version: &'static str,
+}
+
+/// This server.
+pub(super) const SERVER_INFO: ServerInfo =
+    ServerInfo { name: "annals", title: "Annals", version: env!("CARGO_PKG_VERSION") };
+
+fn write_json<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(bytes, value).expect("plain values have a JSON form and memory takes every byte");
+}

@@ -1,0 +1,221 @@
+// A client on the official TypeScript SDK, MCP 2025-11-25: calls the sample data's tools and finds its calls in the audit.
+//
+// node client.mjs URL KEY   URL is the server's base or its MCP endpoint. Prints one JSON line; exit 0 when every check
+// held, 1 when one did not. Must not know anything of the server but its public interface.
+
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { createRequire } from 'node:module';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
+
+// scripts/test-tools.sh puts the SDK there.
+const tools = createRequire(new URL('../../target/tools/package.json', import.meta.url));
+const sdk = path => import(pathToFileURL(tools.resolve(`@modelcontextprotocol/sdk/${path}`)).href);
+const { Client } = await sdk('client/index.js');
+const { StreamableHTTPClientTransport } = await sdk('client/streamableHttp.js');
+
+const PROTOCOL_VERSION = '2025-11-25';
+const INVALID_PARAMS = -32602;
+// The acceptance bound: an answered call is in the audit this soon.
+const AUDIT_WITHIN_MS = 1000;
+// The generator is seeded, so this is the same on every machine.
+const SAMPLE_ORDERS = 32000;
+
+const [url, key] = process.argv.slice(2);
+if (!url || !key) {
+    console.error('usage: node client.mjs URL KEY');
+    process.exit(2);
+}
+const base = new URL('/', url);
+const endpoint = new URL(url).pathname === '/' ? new URL('/mcp', base) : new URL(url);
+const run = randomUUID();
+const startedAt = new Date().toISOString();
+
+function connect(apiKey) {
+    const transport = new StreamableHTTPClientTransport(endpoint, {
+        requestInit: { headers: { Authorization: `Bearer ${apiKey}` } }
+    });
+    const client = new Client({ name: 'annals-test-client-js', version: '1.0.0' });
+    const errors = [];
+    client.onerror = error => errors.push(error);
+    return { client, transport, errors };
+}
+
+async function audit(path, query) {
+    const address = new URL(`/api/v1/admin/audit/${path}`, base);
+    for (const [name, value] of Object.entries(query)) address.searchParams.set(name, value);
+    const response = await fetch(address, { headers: { Authorization: `Bearer ${key}` } });
+    const text = await response.text();
+    assert.equal(response.status, 200, `GET ${address.pathname}: ${response.status} ${text}`);
+    return JSON.parse(text);
+}
+
+// Polls the audit until a row passes `wanted`, from the moment its answer arrived; returns it and how long it took.
+async function auditRow(query, wanted, answeredAt) {
+    for (;;) {
+        const { data, next_cursor } = await audit('events', { limit: '1000', ...query });
+        assert.ok(Array.isArray(data), 'data is an array');
+        assert.ok(next_cursor === null || typeof next_cursor === 'string', 'next_cursor is null or a string');
+        const tookMs = Math.round(performance.now() - answeredAt);
+        const rows = data.filter(wanted);
+        assert.ok(rows.length <= 1, `one row, not ${rows.length}: ${JSON.stringify(rows)}`);
+        if (rows.length === 1) {
+            assert.ok(tookMs <= AUDIT_WITHIN_MS, `the row came after ${tookMs} ms`);
+            return { row: rows[0], tookMs };
+        }
+        assert.ok(tookMs <= AUDIT_WITHIN_MS, `no row ${tookMs} ms after the answer; got ${JSON.stringify(data)}`);
+        await sleep(15);
+    }
+}
+
+const latencies = {};
+
+// The id under which an answer says that its call is recorded.
+const callId = answer => (answer instanceof Error ? answer.data?.call_id : answer._meta?.['io.annals/call_id']);
+
+// Makes one call through `act`, then requires its one audit row with the `expected` columns.
+async function recorded(name, sessionId, tool, expected, act) {
+    const purpose = `${run} ${name}`;
+    const answer = await act(purpose);
+    const answeredAt = performance.now();
+    const { row, tookMs } = await auditRow({ session_id: sessionId }, row => row.purpose === purpose, answeredAt);
+    latencies[name] = tookMs;
+    const common = { tool_name: tool, session_id: sessionId, transport: 'http', source: 'mcp', persona: 'admin' };
+    for (const [column, value] of Object.entries({ ...common, ...expected })) {
+        assert.deepEqual(row[column], value, `${name}: column ${column} of ${JSON.stringify(row)}`);
+    }
+    assert.equal(row.id, callId(answer), `${name}: the answer names its record`);
+    assert.ok(row.user_id, `${name}: user_id is set`);
+    assert.ok(Number.isInteger(row.duration_ms) && row.duration_ms >= 0, `${name}: duration_ms ${row.duration_ms}`);
+    return { answer, row };
+}
+
+// A tool's structured result, which its text must repeat.
+function structured(result) {
+    assert.notEqual(result.isError, true, `the tool answers: ${JSON.stringify(result)}`);
+    assert.equal(result.content.length, 1);
+    assert.equal(result.content[0].type, 'text');
+    assert.deepEqual(JSON.parse(result.content[0].text), result.structuredContent);
+    return result.structuredContent;
+}
+
+async function refusesAnUnknownKey() {
+    const { client, transport } = connect(`annals_${'0'.repeat(43)}`);
+    const asked = new Date().toISOString();
+    await assert.rejects(client.connect(transport), error => {
+        assert.equal(error.code, 401, `HTTP 401, not ${error}`);
+        return true;
+    });
+    const query = { event_kind: 'auth.failed', start_time: asked };
+    const { tookMs } = await auditRow(query, () => true, performance.now());
+    latencies.auth_failed = tookMs;
+}
+
+async function main() {
+    await refusesAnUnknownKey();
+
+    const { client, transport, errors } = connect(key);
+    await client.connect(transport);
+    assert.equal(transport.protocolVersion, PROTOCOL_VERSION);
+    assert.equal(client.getServerVersion().name, 'annals');
+    assert.ok(client.getInstructions()?.length > 0, 'the server gives instructions');
+    const sessionId = transport.sessionId;
+    assert.match(sessionId, /^[\x21-\x7e]{16,}$/);
+    assert.deepEqual(await client.ping(), {});
+
+    const { tools: listed } = await client.listTools();
+    for (const name of ['platform_info', 'list_connections', 'sql_query']) {
+        assert.ok(listed.some(tool => tool.name === name), `${name} is listed`);
+    }
+    const sqlQuery = listed.find(tool => tool.name === 'sql_query');
+    assert.equal(sqlQuery.annotations?.readOnlyHint, true);
+    assert.ok(sqlQuery.inputSchema.properties.purpose, 'sql_query advertises purpose');
+
+    const call = (name, args) => purpose => client.callTool({ name, arguments: { ...args, purpose } });
+    const completed = { event_kind: 'tool_call.completed', success: true, authorized: true, error_message: null };
+
+    const info = await recorded(
+        'platform_info', sessionId, 'platform_info', { ...completed, toolkit_kind: 'platform' },
+        call('platform_info', {})
+    );
+    assert.equal(typeof structured(info.answer).version, 'string');
+
+    const connections = await recorded(
+        'list_connections', sessionId, 'list_connections', completed, call('list_connections', {})
+    );
+    const sample = structured(connections.answer).connections.find(connection => connection.name === 'sample');
+    assert.equal(sample?.kind, 'postgres', 'the sample connection is listed');
+
+    const sql = 'SELECT count(*) AS orders FROM orders';
+    const counted = await recorded(
+        'sql_query', sessionId, 'sql_query',
+        {
+            ...completed, toolkit_kind: 'sql', connection: 'sample', parameters: { connection: 'sample', sql },
+            content_blocks: 1
+        },
+        call('sql_query', { connection: 'sample', sql })
+    );
+    const answer = structured(counted.answer);
+    assert.equal(answer.rows.length, 1);
+    const orders = Number(Object.values(answer.rows[0])[0]);
+    assert.equal(orders, SAMPLE_ORDERS);
+    assert.equal(counted.row.response_chars, counted.answer.content[0].text.length);
+
+    const unknown = await recorded(
+        'unknown_tool', sessionId, 'no_such_tool',
+        { event_kind: 'tool_call.denied', success: false, authorized: false, toolkit_kind: null },
+        async purpose => {
+            const error = await call('no_such_tool', {})(purpose).then(() => null, error => error);
+            assert.equal(error?.code, INVALID_PARAMS, `JSON-RPC ${INVALID_PARAMS}, not ${error}`);
+            assert.equal(error.data?.code, 'unknown_tool', JSON.stringify(error.data));
+            return error;
+        }
+    );
+    assert.ok(unknown.row.error_message, 'the refusal has its reason');
+
+    const forbidden = await recorded(
+        'forbidden_sql', sessionId, 'sql_query',
+        { event_kind: 'tool_call.failed', success: false, connection: 'sample' },
+        call('sql_query', { connection: 'sample', sql: 'DELETE FROM orders' })
+    );
+    assert.equal(forbidden.answer.isError, true);
+    const refusal = JSON.parse(forbidden.answer.content[0].text);
+    assert.ok(['authz', 'validation'].includes(refusal.category), JSON.stringify(refusal));
+    assert.ok(refusal.code && refusal.message && refusal.hint, JSON.stringify(refusal));
+
+    const whole = await audit(`events/${counted.row.id}`, {});
+    assert.ok(JSON.stringify(whole).includes(sql), 'the event holds the statement as it was sent');
+
+    const listing = await audit('events', { session_id: sessionId, limit: '1000' });
+    assert.deepEqual(
+        listing.data.map(row => row.event_kind),
+        ['tool_call.failed', 'tool_call.denied', ...Array(3).fill('tool_call.completed')],
+        'one row per call, newest first'
+    );
+
+    await transport.terminateSession();
+    const gone = await fetch(endpoint, {
+        method: 'POST',
+        headers: {
+            authorization: `Bearer ${key}`, 'content-type': 'application/json',
+            accept: 'application/json, text/event-stream', 'mcp-session-id': sessionId,
+            'mcp-protocol-version': PROTOCOL_VERSION
+        },
+        body: JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'ping' })
+    });
+    await gone.arrayBuffer();
+    assert.equal(gone.status, 404, 'an ended session is unknown');
+    await client.close();
+    assert.deepEqual(errors, [], 'the SDK reported no error on the side');
+    return { client: 'typescript', protocol_version: PROTOCOL_VERSION, orders, audit_ms: latencies };
+}
+
+try {
+    const summary = await main();
+    console.log(JSON.stringify({ ok: true, started_at: startedAt, ...summary }));
+} catch (error) {
+    console.log(JSON.stringify({ ok: false, client: 'typescript', error: String(error?.message ?? error) }));
+    console.error(error);
+    process.exitCode = 1;
+}

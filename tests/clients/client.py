@@ -1,0 +1,222 @@
+"""A client on the official Python SDK, MCP 2026-07-28: calls the sample data's tools and finds its calls in the audit.
+
+python client.py URL KEY   URL is the server's base or its MCP endpoint. Prints one JSON line; exit 0 when every check
+held, 1 when one did not. Must not know anything of the server but its public interface.
+"""
+
+import json
+import sys
+import time
+import traceback
+import uuid
+from datetime import datetime, timezone
+from urllib.parse import urljoin, urlsplit
+
+import anyio
+import httpx2
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import INVALID_PARAMS, Implementation
+
+PROTOCOL_VERSION = "2026-07-28"
+# The acceptance bound: an answered call is in the audit this soon.
+AUDIT_WITHIN_MS = 1000
+# The generator is seeded, so this is the same on every machine.
+SAMPLE_ORDERS = 32000
+INFO = Implementation(name="annals-test-client-py", version="1.0.0")
+
+
+class CheckFailed(Exception):
+    """The server did not do what it promises."""
+
+
+def check(holds, message):
+    if not holds:
+        raise CheckFailed(message)
+
+
+def equal(found, wanted, message):
+    check(found == wanted, f"{message}: {found!r}, not {wanted!r}")
+
+
+def now():
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Audit:
+    """Reads the audit over REST."""
+
+    def __init__(self, base, http):
+        self.base, self.http = base, http
+        self.took_ms = {}
+
+    async def get(self, path, **query):
+        response = await self.http.get(urljoin(self.base, f"/api/v1/admin/audit/{path}"), params=query)
+        equal(response.status_code, 200, f"GET {path} {query}: {response.text}")
+        return response.json()
+
+    async def row(self, name, query, wanted, answered_at):
+        """Polls until a row passes `wanted`, from the moment its answer arrived."""
+        while True:
+            page = await self.get("events", limit=1000, **query)
+            took_ms = round((time.perf_counter() - answered_at) * 1000)
+            rows = [row for row in page["data"] if wanted(row)]
+            check(len(rows) <= 1, f"{name}: {len(rows)} rows instead of one: {rows}")
+            check(took_ms <= AUDIT_WITHIN_MS, f"{name}: row {rows} {took_ms} ms after the answer; page {page}")
+            if rows:
+                self.took_ms[name] = took_ms
+                return rows[0]
+            await anyio.sleep(0.015)
+
+
+def call_id(answer):
+    """The id under which an answer says that its call is recorded."""
+    if isinstance(answer, MCPError):
+        return (answer.error.data or {}).get("call_id")
+    return (answer.meta or {}).get("io.annals/call_id")
+
+
+class Run:
+    """One run's calls, each with a purpose of its own by which its row is found."""
+
+    def __init__(self, client, audit):
+        self.client, self.audit = client, audit
+        self.run = str(uuid.uuid4())
+        self.started_at = now()
+
+    async def recorded(self, name, tool, arguments, expected):
+        """Makes one call and requires its one audit row with the expected columns; returns answer and row."""
+        purpose = f"{self.run} {name}"
+        try:
+            answer = await self.client.call_tool(tool, {**arguments, "purpose": purpose})
+        except MCPError as error:
+            answer = error
+        answered_at = time.perf_counter()
+        query = {"tool_name": tool, "start_time": self.started_at}
+        row = await self.audit.row(name, query, lambda row: row["purpose"] == purpose, answered_at)
+        common = {"tool_name": tool, "session_id": None, "transport": "http", "source": "mcp", "persona": "admin"}
+        for column, value in {**common, **expected}.items():
+            check(column in row, f"{name}: no column {column} in {row}")
+            equal(row[column], value, f"{name}: column {column} of {row}")
+        equal(row["id"], call_id(answer), f"{name}: the answer names its record")
+        check(row["user_id"], f"{name}: user_id is empty")
+        check(isinstance(row["duration_ms"], int) and row["duration_ms"] >= 0, f"{name}: duration_ms of {row}")
+        return answer, row
+
+
+def structured(result):
+    """A tool's structured result, which its text must repeat."""
+    check(not isinstance(result, MCPError), f"the call was refused: {result!r}")
+    check(not result.is_error, f"the tool answers: {result}")
+    equal(result.result_type, "complete", "resultType")
+    equal([block.type for block in result.content], ["text"], "content")
+    equal(json.loads(result.content[0].text), result.structured_content, "text against structuredContent")
+    return result.structured_content
+
+
+async def refuses_an_unknown_key(endpoint, audit):
+    asked = now()
+    headers = {"Authorization": "Bearer annals_" + "0" * 43}
+    async with httpx2.AsyncClient(headers=headers) as http:
+        client = Client(streamable_http_client(endpoint, http_client=http), mode=PROTOCOL_VERSION, client_info=INFO)
+        async with client:
+            try:
+                answer = await client.list_tools()
+            except MCPError as error:
+                answer = error
+    check(isinstance(answer, MCPError), f"an unknown key gets an error, not {answer}")
+    query = {"event_kind": "auth.failed", "start_time": asked}
+    await audit.row("auth_failed", query, lambda row: True, time.perf_counter())
+
+
+async def main(url, key):
+    base = urljoin(url, "/")
+    endpoint = urljoin(base, "/mcp") if urlsplit(url).path in ("", "/") else url
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=30) as http:
+        audit = Audit(base, http)
+        await refuses_an_unknown_key(endpoint, audit)
+        async with Client(streamable_http_client(endpoint, http_client=http), client_info=INFO) as client:
+            orders = await script(client, audit)
+    return {
+        "client": "python", "protocol_version": PROTOCOL_VERSION, "orders": orders, "audit_ms": audit.took_ms,
+    }
+
+
+async def script(client, audit):
+    # `auto` probes `server/discover` and falls back to `initialize`; so this says that the era took hold.
+    equal(client.protocol_version, PROTOCOL_VERSION, "protocol version in effect")
+    check(PROTOCOL_VERSION in client.session.discover_result.supported_versions, "discover names the version")
+    equal(client.server_info and client.server_info.name, "annals", "server info of discover")
+    check(client.instructions, "the server gives instructions")
+
+    listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+    for name in ("platform_info", "list_connections", "sql_query"):
+        check(name in listed, f"{name} is not listed: {sorted(listed)}")
+    check(listed["sql_query"].annotations.read_only_hint, "sql_query is annotated read-only")
+    check("purpose" in listed["sql_query"].input_schema["properties"], "sql_query advertises purpose")
+
+    run = Run(client, audit)
+    completed = {"event_kind": "tool_call.completed", "success": True, "authorized": True, "error_message": None}
+
+    info, _ = await run.recorded(
+        "platform_info", "platform_info", {}, {**completed, "toolkit_kind": "platform"}
+    )
+    check(isinstance(structured(info)["version"], str), "platform_info tells the version")
+
+    connections, _ = await run.recorded("list_connections", "list_connections", {}, completed)
+    kinds = {each["name"]: each["kind"] for each in structured(connections)["connections"]}
+    equal(kinds.get("sample"), "postgres", f"the sample connection among {kinds}")
+
+    arguments = {"connection": "sample", "sql": "SELECT count(*) AS orders FROM orders"}
+    counted, row = await run.recorded(
+        "sql_query", "sql_query", arguments,
+        {
+            **completed, "toolkit_kind": "sql", "connection": "sample", "parameters": arguments,
+            "content_blocks": 1,
+        },
+    )
+    (first,) = structured(counted)["rows"]
+    orders = int(next(iter(first.values())) if isinstance(first, dict) else first[0])
+    equal(orders, SAMPLE_ORDERS, "orders")
+    equal(row["response_chars"], len(counted.content[0].text), "response_chars")
+
+    error, denied = await run.recorded(
+        "unknown_tool", "no_such_tool", {},
+        {"event_kind": "tool_call.denied", "success": False, "authorized": False, "toolkit_kind": None},
+    )
+    check(isinstance(error, MCPError), f"an unknown tool gets an error, not {error}")
+    equal(error.error.code, INVALID_PARAMS, f"code of {error.error}")
+    equal((error.error.data or {}).get("code"), "unknown_tool", f"data of {error.error}")
+    check(denied["error_message"], "the refusal has its reason")
+
+    forbidden, _ = await run.recorded(
+        "forbidden_sql", "sql_query", {"connection": "sample", "sql": "DELETE FROM orders"},
+        {"event_kind": "tool_call.failed", "success": False, "connection": "sample"},
+    )
+    check(not isinstance(forbidden, MCPError) and forbidden.is_error, f"a refused statement: {forbidden}")
+    refusal = json.loads(forbidden.content[0].text)
+    check(refusal.get("category") in ("authz", "validation"), f"category of {refusal}")
+    check(all(refusal.get(part) for part in ("code", "message", "hint")), f"parts of {refusal}")
+
+    whole = await audit.get(f"events/{row['id']}")
+    check(arguments["sql"] in json.dumps(whole), f"the event holds the statement as it was sent: {whole}")
+    return orders
+
+
+def cause(error):
+    """The first plain exception in a task group's."""
+    while isinstance(error, BaseException) and getattr(error, "exceptions", None):
+        error = error.exceptions[0]
+    return error
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python client.py URL KEY")
+    try:
+        summary = anyio.run(main, *sys.argv[1:])
+    except Exception as error:
+        print(json.dumps({"ok": False, "client": "python", "error": str(cause(error))}))
+        traceback.print_exc()
+        sys.exit(1)
+    print(json.dumps({"ok": True, **summary}))
