@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Query as QueryString, State as Extract};
 use axum::http::HeaderMap;
 use axum::http::header::CACHE_CONTROL;
@@ -44,13 +45,14 @@ pub(super) async fn event(
     Extract(state): Extract<Arc<State>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    Path(id): Path<String>,
+    path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let access =
         Access { state: &state, peer, headers: &headers, route: "GET /api/v1/admin/audit/events/{id}" };
     let reader = access.authenticate().await?;
     let hint = "The list at /api/v1/admin/audit/events has the ids.";
-    let id = Uuid::parse_str(&id).map_err(|_| {
+    let id = path.ok().and_then(|Path(id)| Uuid::parse_str(&id).ok());
+    let id = id.ok_or_else(|| {
         Problem::new(ErrorKind::BadRequest, "bad_event_id", "The event's id must be a UUID.", hint)
     })?;
     access.record(&reader, "event", &serde_json::json!({ "id": id })).await?;

@@ -1,6 +1,7 @@
 //! The MCP endpoint: everything about a request that is HTTP's, before its body is looked into.
 //!
-//! Order: host and origin (before this), method, size, credentials, media types; only then MCP reads the message.
+//! Order: host and origin (before this), method, announced size, credentials, media types; only then the body is
+//! taken, so that nobody unknown makes the server hold one, and MCP reads the message.
 
 use std::sync::Arc;
 
@@ -46,30 +47,36 @@ async fn answer(
     body: Body,
 ) -> Result<Response, Problem> {
     let received_at = state.mcp.now();
-    let body = read(state, headers, body).await?;
+    check_announced_size(state, headers)?;
     let client = client_of(peer, headers);
     let (principal, persona) = authenticate(state, headers, route, "mcp", &client).await?;
     if !is_post {
         return Ok(state.mcp.delete(headers, &principal).into_response());
     }
     check_media_types(headers)?;
+    let body = read(state, body).await?;
     let caller = Caller { principal, persona, client, received_at };
     Ok(state.mcp.post(headers, &body, caller).await.into_response())
 }
 
-async fn read(state: &State, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
-    let bytes_max = state.body_bytes_max;
-    let too_large = || {
-        let message = format!("The body is over the limit of {bytes_max} bytes.");
-        Problem::new(ErrorKind::TooLarge, "body_too_large", message, "Send less at once.")
-    };
+fn check_announced_size(state: &State, headers: &HeaderMap) -> Result<(), Problem> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|bytes| bytes > bytes_max) {
-        return Err(too_large());
+    if announced.is_some_and(|bytes| bytes > state.body_bytes_max) {
+        return Err(too_large(state.body_bytes_max));
     }
+    Ok(())
+}
+
+fn too_large(bytes_max: usize) -> Problem {
+    let message = format!("The body is over the limit of {bytes_max} bytes.");
+    Problem::new(ErrorKind::TooLarge, "body_too_large", message, "Send less at once.")
+}
+
+async fn read(state: &State, body: Body) -> Result<Bytes, Problem> {
+    let bytes_max = state.body_bytes_max;
     match tokio::time::timeout(state.body_timeout, to_bytes(body, bytes_max)).await {
         Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if is_over_limit(&error) => Err(too_large()),
+        Ok(Err(error)) if is_over_limit(&error) => Err(too_large(bytes_max)),
         Ok(Err(_)) => {
             let message = "The body ended before it was whole.";
             Err(Problem::new(ErrorKind::BadRequest, "body_cut", message, "Send the request again."))

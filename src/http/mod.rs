@@ -4,6 +4,7 @@
 //! socket's peer, never what a header says.
 
 mod audit;
+mod cors;
 mod guard;
 mod health;
 mod mcp;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, USER_AGENT};
+use axum::http::header::{AUTHORIZATION, ORIGIN, USER_AGENT};
 use axum::http::{HeaderMap, HeaderName};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -78,7 +79,13 @@ async fn guard_request(
     next: Next,
 ) -> Response {
     match state.guard.check(request.headers(), request.uri()) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => {
+            if let Some(answer) = cors::preflight(request.method(), request.headers()) {
+                return answer;
+            }
+            let origin = request.headers().get(ORIGIN).cloned();
+            cors::readable(next.run(request).await, origin.as_ref())
+        }
         Err(problem) if mcp::is_endpoint(request.uri().path()) => problem.into_mcp(),
         Err(problem) => problem.into_response(),
     }

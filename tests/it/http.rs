@@ -64,7 +64,40 @@ async fn foreign_hosts_and_pages_are_refused_everywhere_but_on_health() {
     }
     let answer = raw(&server, "GET /nope HTTP/1.1\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    assert!(server.events().await.is_empty(), "nothing of this reached the gate");
+    // Only what was let in reached the gate: one read of the audit for each allowed case.
+    let kinds: Vec<_> = server.events().await.iter().map(|event| event.kind).collect();
+    assert_eq!(
+        kinds,
+        vec![annals::event::Kind::AdminAuditQueried; cases.iter().filter(|case| case.3).count()]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_that_are_served_may_read_the_answers() {
+    let server = Harness::start().await;
+    let page = "http://localhost:6274";
+    let ask = modern(LIST, "").header("origin", page);
+    let got = server.send(&ask).await;
+    assert_eq!(
+        (got.status, got.header("access-control-allow-origin"), got.header("vary")),
+        (200, page, "origin")
+    );
+    assert!(got.header("access-control-expose-headers").contains("mcp-session-id"));
+    assert_eq!(server.send(&modern(LIST, "")).await.header("access-control-allow-origin"), "");
+    let question = |origin: &str| {
+        let ask = Ask::get("/mcp").method("OPTIONS").without("authorization").header("origin", origin);
+        ask.header("access-control-request-method", "POST")
+    };
+    let got = server.send(&question(page)).await;
+    assert_eq!((got.status, got.header("access-control-allow-origin")), (204, page));
+    for name in
+        ["authorization", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id", "content-type"]
+    {
+        assert!(got.header("access-control-allow-headers").contains(name), "{name}");
+    }
+    let got = server.send(&question("https://evil.example")).await;
+    assert_eq!((got.status, got.header("access-control-allow-origin")), (403, ""));
+    assert!(server.events().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,8 +109,10 @@ async fn a_body_over_the_limit_is_413_announced_or_not() {
     let got = server.send(&over).await;
     assert_eq!((got.status, got.code()), (413, 1413), "{got:?}");
     assert_eq!(got.json()["error"]["data"]["code"], "body_too_large");
-    let head =
-        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n";
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {ANN}\r\n\
+         Content-Type: application/json\r\nConnection: close\r\n"
+    );
     let chunked =
         format!("{head}Transfer-Encoding: chunked\r\n\r\n3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(1_001));
     let answer = raw(&server, &chunked).await;
@@ -147,8 +182,16 @@ async fn a_slow_body_and_a_slow_head_are_given_up() {
     let listener = ListenerLimits { head_timeout: Duration::from_millis(200), ..ListenerLimits::default() };
     let setup = Setup { listener, body_timeout: Duration::from_millis(200), ..Setup::default() };
     let server = Harness::start_with(setup).await;
-    let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nConnection: close\r\n\r\n{";
-    let answer = raw(&server, head).await;
+    let head = |authorization: &str| {
+        format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: application/json\r\n\
+             Content-Length: 10\r\nConnection: close\r\n\r\n{{"
+        )
+    };
+    let answer = raw(&server, &head("")).await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "nobody unknown is waited for: {answer}");
+    let head = head(&format!("Authorization: Bearer {ANN}\r\n"));
+    let answer = raw(&server, &head).await;
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     raw(&server, "GET /healthz HTT").await;
     raw(&server, "").await;
@@ -174,10 +217,10 @@ async fn connections_over_the_limit_wait_for_a_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_over_the_limit_is_refused() {
-    let server = Harness::start().await;
-    let big = "x".repeat(70_000);
-    let answer =
-        raw(&server, &format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Big: {big}\r\n\r\n")).await;
+    let listener = ListenerLimits { head_bytes_max: 8_192, ..ListenerLimits::default() };
+    let server = Harness::start_with(Setup { listener, ..Setup::default() }).await;
+    let start = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Big: ";
+    let answer = raw(&server, &format!("{start}{}", "x".repeat(8_192 - start.len()))).await;
     assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
 }
 
@@ -216,6 +259,7 @@ async fn the_audit_is_read_by_those_who_may_once_it_is_recorded() {
         ("a persona that may not, one event", Ask::get(&one).key(BOB), 403, "audit_not_allowed"),
         ("an unknown parameter", Ask::get(&format!("{events}?nope=1")), 400, "bad_parameter"),
         ("no UUID", Ask::get(&format!("{events}/7")), 400, "bad_event_id"),
+        ("no text", Ask::get(&format!("{events}/%ff")), 400, "bad_event_id"),
         ("the store is away", Ask::get(&format!("{events}?limit=5")).key(CARL), 503, "store_unavailable"),
         ("the store is away, one event", Ask::get(&one), 503, "store_unavailable"),
     ] {

@@ -9,10 +9,11 @@ mod dispatch;
 mod docs;
 mod faulty_log;
 mod harness;
-
-
+mod http;
+mod mcp;
 mod projection;
 mod query;
 mod schemas;
 mod server;
 mod tools;
+mod verify;

@@ -223,7 +223,7 @@ impl Harness {
         let state = State {
             mcp: Server::new(dispatch, setup.sessions, tasks.clone()),
             auth: Arc::new(auth),
-            query: crate::mcp::harness::query(),
+            query: query(),
             readiness: Box::new(move || Readiness {
                 log_accepts: health.health() == Health::Accepting,
                 store: *store_seen.borrow(),
@@ -305,7 +305,7 @@ impl Harness {
 
 /// The audit store, which these tests do not need.
 pub(crate) fn query() -> Arc<annals::query::Query> {
-    Arc::default()
+    Arc::new(annals::query::Query::closed())
 }
 
 /// One request.

@@ -180,10 +180,11 @@ async fn a_request_id_in_flight_is_not_taken_twice() {
     let server = Harness::start().await;
     let (session, other) = (server.session(ANN).await, server.session(ANN).await);
     let slow = |session: &str| legacy_call(session, "7", "test_slow", "{}");
+    let (here, there) = (slow(&session), slow(&other));
     let (first, elsewhere, ()) = soon("the answers", async {
-        tokio::join!(server.send(&slow(&session)), server.send(&slow(&other)), async {
+        tokio::join!(server.send(&here), server.send(&there), async {
             server.until_started(2).await;
-            let again = server.send(&slow(&session)).await;
+            let again = server.send(&here).await;
             assert_eq!((again.status, again.code()), (200, -32600));
             assert_eq!(again.json()["error"]["data"]["code"], "request_id_in_flight");
             server.go_on.send_replace(true);
@@ -191,7 +192,7 @@ async fn a_request_id_in_flight_is_not_taken_twice() {
     })
     .await;
     assert_eq!((first.code(), elsewhere.code()), (0, 0));
-    assert_eq!(server.send(&slow(&session)).await.code(), 0, "the id is free again");
+    assert_eq!(server.send(&here).await.code(), 0, "the id is free again");
     let denied = server.endings().await.into_iter().filter(|(kind, _)| *kind == Kind::ToolCallDenied);
     let codes: Vec<_> = denied.map(|(_, ending)| ending.outcome.error.unwrap().code).collect();
     assert_eq!(codes, ["request_id_in_flight"]);
@@ -278,10 +279,8 @@ async fn no_session_opens_when_each_is_busy() {
 async fn the_client_info_of_the_session_is_recorded_with_its_calls() {
     let server = Harness::start().await;
     let session = server.session(ANN).await;
-    let call = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"sql_echo","_meta":{{"progressToken":1e2}}}}}}"#
-    );
-    assert_eq!(server.send(&legacy(&session, &call)).await.code(), 0);
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sql_echo","_meta":{"progressToken":1e2}}}"#;
+    assert_eq!(server.send(&legacy(&session, call)).await.code(), 0);
     let personal = server.until_recorded(Kind::ToolCallCompleted).await.personal.unwrap();
     let expected = r#"{"clientInfo":{"name":"wire","version":"1"},"_meta":{"progressToken":1e2}}"#;
     assert_eq!(personal.asserted.unwrap().get(), expected);

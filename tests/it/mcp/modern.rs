@@ -109,7 +109,7 @@ fn meta_cases() -> Vec<Case> {
 }
 
 fn method_cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = [
+    let absent = [
         "initialize",
         "ping",
         "logging/setLevel",
@@ -119,17 +119,9 @@ fn method_cases() -> Vec<Case> {
         "subscriptions/listen",
         "tools/nope",
         "",
-    ]
-    .into_iter()
-    .map(|method| {
-        (
-            "a method that is not there",
-            modern(method, ""),
-            if method.is_empty() { 400 } else { 404 },
-            if method.is_empty() { -32020 } else { -32601 },
-        )
-    })
-    .collect();
+    ];
+    let mut cases: Vec<Case> =
+        absent.map(|method| ("an absent method", modern(method, ""), 404, -32601)).into();
     let response = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
     cases.push(("a response of the client", with_body(modern(LIST, ""), response.into()), 400, -32600));
     cases

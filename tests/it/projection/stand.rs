@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annals::base::{Category, SystemClock, Tasks, Timestamp, sha256, sha256_hex, uuid_v7};
+use annals::base::{Category, Clock, SystemClock, Tasks, Timestamp, sha256, sha256_hex, uuid_v7};
 use annals::consumer::{Metrics, Options, Pools, StoreState, StoreStatus, Worker};
 use annals::db::Role;
 use annals::event::{
@@ -46,11 +46,12 @@ impl Stand {
 
     /// A superuser's pool: what a forger could use.
     pub(crate) async fn superuser(&self) -> PgPool {
-        let socket = self.server.postgres.socket().expect("a private server");
-        let password = std::fs::read_to_string(self.server.data_dir.path().join("keys/postgres"))
-            .or_else(|_| std::fs::read_to_string(self.server.data_dir.path().join("keys/annals_superuser")));
-        let _ = (&socket, &password);
-        PgPoolOptions::new().connect_with(self.server.postgres.connect_options(Role::Owner)).await.unwrap()
+        let password = std::fs::read_to_string(self.server.data_dir.path().join("keys/postgres")).unwrap();
+        let options = self.server.postgres.connect_options(Role::Owner);
+        PgPoolOptions::new()
+            .connect_with(options.username("postgres").password(password.trim()))
+            .await
+            .unwrap()
     }
 
     pub(crate) fn worker(&self, owner: &str, sole_owner: bool, change: impl FnOnce(&mut Options)) -> Run {
@@ -158,7 +159,7 @@ pub(crate) fn lanes(log: &Arc<EmbeddedLog>) -> Lanes {
 }
 
 pub(crate) fn call(session: &str) -> Call {
-    let now = annals::base::Clock::now(&SystemClock);
+    let now = SystemClock.now();
     Call {
         call_id: uuid_v7(now),
         received_at: now,
@@ -209,8 +210,12 @@ impl Forged {
 
     /// The next frame of the lane, with a proper link.
     pub(crate) fn next(&mut self, body: impl Into<Bytes>) -> Frame {
+        self.next_at(SystemClock.now(), body)
+    }
+
+    /// As `next`, recorded at a time of the test's choice.
+    pub(crate) fn next_at(&mut self, recorded_at: Timestamp, body: impl Into<Bytes>) -> Frame {
         let body = body.into();
-        let recorded_at = annals::base::Clock::now(&SystemClock);
         let content = sha256(&body);
         let link = link(&LinkInput {
             prev: &self.link,
@@ -273,9 +278,4 @@ impl Run {
         assert!(self.task.await.unwrap_err().is_cancelled());
         self.tasks.join().await;
     }
-}
-
-/// `name value` of the metrics text.
-pub(crate) fn now() -> Timestamp {
-    annals::base::Clock::now(&SystemClock)
 }

@@ -76,6 +76,12 @@ pub(super) async fn create_views(postgres: &Postgres) {
     owner.close().await.expect("a closed connection");
 }
 
+pub(super) async fn clear(postgres: &Postgres) {
+    let mut owner = postgres.connect_options(Role::Owner).connect().await.expect("a connection");
+    owner.execute("TRUNCATE public.test_events").await.expect("an empty table");
+    owner.close().await.expect("a closed connection");
+}
+
 pub(super) async fn insert(postgres: &Postgres, rows: &[Row]) {
     let mut owner = postgres.connect_options(Role::Owner).connect().await.expect("a connection");
     for row in rows {
