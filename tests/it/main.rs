@@ -8,6 +8,7 @@ mod db;
 mod dispatch;
 mod docs;
 mod faulty_log;
+mod gate;
 mod harness;
 mod http;
 mod mcp;

@@ -252,13 +252,13 @@ async fn a_changed_byte_in_the_log_is_named_by_verify() {
     assert!(server.terminate().success());
     assert_eq!(home.annals(&["verify", "--log-only"]).code, Some(0));
     let log = home.data_dir().join("log");
-    let segment = std::fs::read_dir(&log)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "seg"))
-        .unwrap();
-    let mut bytes = std::fs::read(&segment).unwrap();
-    let at = bytes.windows(13).position(|window| window == b"platform_info").unwrap();
+    let holds = |path: std::path::PathBuf| {
+        let bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(13).position(|window| window == b"platform_info")?;
+        path.extension().is_some_and(|extension| extension == "seg").then_some((path, bytes, at))
+    };
+    let mut files = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path());
+    let (segment, mut bytes, at) = files.find_map(holds).expect("a segment that holds a call");
     bytes[at] ^= 1;
     std::fs::write(&segment, &bytes).unwrap();
     let verified = home.annals(&["verify", "--log-only", "--json"]);
