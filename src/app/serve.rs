@@ -99,7 +99,7 @@ pub async fn serve(options: ServeOptions) -> Result<(), StartError> {
     let calls = Tasks::new();
     let (key_stores, key_store) = watch::channel(None);
     let front = Front { options: &options.config, admin_key: options.admin_key.as_deref(), calls: &calls };
-    let ends = front.open(&node, &services, registry, listeners, key_store).await?;
+    let ends = front.open(&node, &services, registry, listeners, key_store)?;
     let outcome = tokio::select! {
         reason = signals.next() => Ok(reason),
         ended = run_store(&services, database, &key_stores, &ends, options.print) => ended,
@@ -161,7 +161,7 @@ struct Ends {
 }
 
 impl Front<'_> {
-    async fn open(
+    fn open(
         &self,
         node: &Node,
         services: &Services,

@@ -124,6 +124,45 @@ async fn refused_credentials_and_personas_leave_their_reason() {
     assert_eq!(queried["authorized"], false);
 }
 
+/// One of the statements that `sql_query` must refuse.
+#[derive(serde::Deserialize)]
+struct Escape {
+    name: String,
+    sql: String,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_sql_escape_is_refused_over_http_and_recorded_with_its_reason() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sql_escapes.json")).unwrap();
+    let escapes: Vec<Escape> = serde_json::from_str(&text).unwrap();
+    assert!(escapes.len() >= 60, "{}", escapes.len());
+    let home = Home::new();
+    let server = home.serve(&["--sample"]);
+    let caller = Caller::new(&server);
+    let mut calls = std::collections::BTreeMap::new();
+    for escape in &escapes {
+        let (_, answer) = caller.call("sql_query", json!({ "sql": escape.sql })).await.unwrap();
+        assert_eq!(answer["result"]["isError"], true, "{}: {answer}", escape.name);
+        let error: Value = serde_json::from_str(answer["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert!(["validation", "authz"].contains(&error["category"].as_str().unwrap()), "{}: {error}", escape.name);
+        calls.insert(call_id(&answer).unwrap().to_owned(), (escape, error["code"].clone()));
+    }
+    assert_eq!(calls.len(), escapes.len());
+    let path = format!("{EVENTS}?limit=1000&tool_name=sql_query");
+    let all = |body: &Value| (body["data"].as_array()?.len() >= escapes.len()).then(|| body["data"].clone());
+    for row in caller.get_until(&path, all).await.as_array().unwrap() {
+        let (escape, code) = calls.remove(row["id"].as_str().unwrap()).expect("a row of one of these calls");
+        assert_eq!(
+            (&row["event_kind"], &row["success"], &row["error_code"], &row["parameters"]["sql"]),
+            (&json!("tool_call.failed"), &json!(false), &code, &json!(escape.sql)),
+            "{}",
+            escape.name
+        );
+    }
+    assert!(calls.is_empty(), "calls without a row: {:?}", calls.keys());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_store_is_away_calls_go_on_and_reads_say_so() {
     let home = Home::new();

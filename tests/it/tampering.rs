@@ -22,6 +22,21 @@ async fn execute(pool: &PgPool, sql: &str) {
     assert_eq!(done.rows_affected(), 1, "{sql}");
 }
 
+/// Waits until every event has its row.
+async fn caught_up(home: &Home) {
+    let settled = async {
+        loop {
+            let (code, report) = verify(home);
+            assert_eq!(code, Some(0), "{report}");
+            if report["rows"]["pending"] == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, settled).await.expect("rows that have caught up");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edited_a_deleted_and_an_added_row_are_found_with_their_position() {
     let home = Home::new();
@@ -49,18 +64,7 @@ async fn an_edited_a_deleted_and_an_added_row_are_found_with_their_position() {
     let (topic, partition, position): (String, i32, i64) = (row.get(0), row.get(1), row.get(2));
     let here = format!("topic = '{topic}' AND partition = {partition} AND position = {position}");
 
-    let settled = async {
-        loop {
-            let (code, report) = verify(&home);
-            assert_eq!(code, Some(0), "{report}");
-            if report["rows"]["pending"] == 0 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, settled).await.expect("rows that have caught up");
-
+    caught_up(&home).await;
     let copy = |table: &str| {
         format!("CREATE TABLE public.saved_{table} AS SELECT * FROM audit_v1.{table} WHERE {here}")
     };
