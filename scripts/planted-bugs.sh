@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Arms one planted bug after the other and requires that its test fails. A test that stays green with the bug in
-# place proves nothing, so that is an error, and so is a filter that matches no test, a test that hangs and a bug
-# that nobody planted. The bugs stand in tests/planted-bugs.txt: `name <TAB> test filter [<TAB> what breaks]`.
+# place proves nothing, so that is an error, and so is a filter that matches no test, a test that hangs, a bug that nobody
+# planted and one that the table forgets. The table, tests/planted-bugs.txt: `name <TAB> test filter [<TAB> what breaks]`.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -50,9 +50,20 @@ while IFS=$'\t' read -r bug filter _; do
     fi
 done <"$table"
 
+mapfile -t planted < <(grep -rhoE 'armed\("[a-z0-9_]+"\)' src | sed 's/^armed("\(.*\)")$/\1/' | sort -u)
+for bug in "${planted[@]}"; do
+    grep -q "^$bug	" "$table" || {
+        bad=$((bad + 1))
+        printf 'planted bug %-32s is in the code but not in %s\n' "$bug" "$table"
+    }
+done
+
 [ "$armed" -gt 0 ] || {
     say "$table names no bug"
     exit 1
 }
-say "$((armed - bad)) of $armed planted bugs caught"
-[ "$bad" -eq 0 ] || exit 1
+[ "$bad" -eq 0 ] || {
+    say "$bad problems among $armed planted bugs"
+    exit 1
+}
+say "all $armed planted bugs caught"

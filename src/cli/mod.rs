@@ -5,6 +5,7 @@ mod config;
 mod key;
 mod schemas;
 mod serve;
+mod verify;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -55,6 +56,8 @@ enum Command {
     #[command(subcommand)]
     Key(key::KeyCommand),
 
+    /// Compares the log with itself and with the rows made from it; exit 1 when they do not agree.
+    Verify(verify::VerifyArgs),
     /// Looks at the config.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -170,6 +173,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Serve(args) => serve::run(&cli.common, args).await,
         Command::Key(command) => key::run(&cli.common, command).await,
 
+        Command::Verify(args) => verify::run(&cli.common, &args).await,
         Command::Config(command) => config::run(&cli.common, &command),
         Command::Schemas(args) => schemas::run(&args),
     }

@@ -22,6 +22,11 @@ impl Backoff {
         full / 2 + full * u32::from(random) / 512
     }
 
+    /// Nothing failed since it last worked.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.tries == 0
+    }
+
     /// It worked: start afresh.
     pub(super) fn reset(&mut self) {
         self.tries = 0;
@@ -40,7 +45,9 @@ mod tests {
         let waits: Vec<Duration> = (0..2_000).map(|_| backoff.next()).collect();
         assert!(waits.iter().all(|wait| *wait <= MAX));
         assert!(waits.iter().skip(10).all(|wait| *wait >= MAX / 2));
+        assert!(!backoff.is_fresh());
         backoff.reset();
+        assert!(backoff.is_fresh());
         assert!(backoff.next() <= FIRST);
     }
 }

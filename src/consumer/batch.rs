@@ -97,7 +97,8 @@ impl<'a> Applier<'a> {
         // A worker that stalls inside a transaction must not keep its rows locked past its lease.
         let begin = format!(
             "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {0}; SET LOCAL statement_timeout = {1}",
-            self.me.lease_ms, STATEMENT_TIMEOUT_MS
+            self.me.lease_ms.min(u64::from(STATEMENT_TIMEOUT_MS)),
+            STATEMENT_TIMEOUT_MS
         );
         if planted::armed("checkpoint_outside_tx") {
             let mut connection = self.writer.acquire().await?;
@@ -223,7 +224,7 @@ impl<'a> Applier<'a> {
                 // Nothing was sent yet: leave that one out and try again.
                 Err(ApplyError::Item { index, cause }) => {
                     let item = sorted.items.remove(index);
-                    sorted.parked.push(Parked { stored: item.stored, cause: cause.to_string() });
+                    sorted.leave_out(item, cause.to_string());
                 }
             }
         }
@@ -243,17 +244,22 @@ impl<'a> Applier<'a> {
                     sorted.items.append(&mut part);
                     continue;
                 }
+                Err(ApplyError::Item { index, cause }) => {
+                    savepoint.rollback().await?;
+                    sorted.leave_out(part.remove(index), cause.to_string());
+                    todo.push(part);
+                    continue;
+                }
                 Err(ApplyError::Database(error)) if !is_about_data(&error) => return Err(error),
-                Err(error) => error,
+                Err(ApplyError::Database(error)) => error,
             };
             savepoint.rollback().await?;
             // In order: a call's intent must be applied before its end.
             let right = part.split_off(part.len() / 2);
             if part.is_empty() {
-                let cause = format!("Postgres rejects it: {error}");
-                let parked =
-                    right.into_iter().map(|item| Parked { stored: item.stored, cause: cause.clone() });
-                sorted.parked.extend(parked);
+                for item in right {
+                    sorted.leave_out(item, format!("{REJECTED}: {error}"));
+                }
             } else {
                 todo.push(right);
                 todo.push(part);
@@ -262,6 +268,9 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 }
+
+/// How the cause of an event begins that Postgres does not take.
+pub(crate) const REJECTED: &str = "Postgres rejects it";
 
 /// The longest one statement of a batch may run, milliseconds.
 const STATEMENT_TIMEOUT_MS: u32 = 30_000;

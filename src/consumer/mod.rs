@@ -13,6 +13,7 @@ mod state;
 mod status;
 mod worker;
 
+pub(crate) use batch::REJECTED;
 pub use metrics::Metrics;
 pub use status::{StoreState, StoreStatus};
 pub use worker::{Options, Pools, Worker};

@@ -152,6 +152,11 @@ impl Sorted {
         });
     }
 
+    /// Sets aside an event that has no row.
+    pub(super) fn leave_out(&mut self, item: Item, cause: String) {
+        self.parked.push(Parked { stored: item.stored, cause });
+    }
+
     /// Flags a conflicting event and keeps it.
     pub(super) fn conflict(&mut self, stored: Stored, detail: &str) {
         self.findings.push(Finding::conflict(&stored, detail.to_owned()));

@@ -27,6 +27,9 @@ use crate::projection::Projection;
 /// How often the lag is counted.
 const LAG_INTERVAL: Duration = Duration::from_secs(3);
 
+/// How often partitions are tried that only a dead process can still hold.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(250);
+
 /// How long a batch that is under way may go on after the worker is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
@@ -323,11 +326,17 @@ impl Loop {
         let clock = &shared.clock;
         self.claim(owned).await?;
         let mut reader = self.open(owned)?;
-        let mut renewed = clock.monotonic();
+        let (mut renewed, mut claimed) = (clock.monotonic(), clock.monotonic());
         let mut counted = None;
-        self.ready(owned, backoff);
+        // After a failure only a commit shows that it is over.
+        if backoff.is_fresh() {
+            self.ready(owned);
+        }
         loop {
-            let due = renew.saturating_sub(clock.monotonic().duration_since(renewed));
+            let missing = owned.len() < self.targets.len();
+            let left = |every: Duration, last| every.saturating_sub(clock.monotonic().duration_since(last));
+            let due = left(renew, renewed);
+            let due = if missing { due.min(left(self.claim_interval(renew), claimed)) } else { due };
             let frames = match self.next(&mut *reader, due).await? {
                 Next::Stop => return Ok(()),
                 Next::Frames(frames) => frames,
@@ -338,18 +347,27 @@ impl Loop {
                 self.commit(owned, applier, frames, renew_all).await?;
                 backoff.reset();
             }
-            if renew_all {
-                renewed = clock.monotonic();
-                if owned.len() < self.targets.len() && self.claim(owned).await? {
+            if missing && clock.monotonic().duration_since(claimed) >= self.claim_interval(renew) {
+                if self.claim(owned).await? {
                     reader = self.open(owned)?;
                 }
-                self.ready(owned, backoff);
+                claimed = clock.monotonic();
+            }
+            if renew_all {
+                renewed = clock.monotonic();
+                self.ready(owned);
             }
             if counted.is_none_or(|at| clock.monotonic().duration_since(at) >= LAG_INTERVAL) {
                 self.count_lag(owned).await?;
                 counted = Some(clock.monotonic());
             }
         }
+    }
+
+    /// How often partitions that are not ours are tried. Where everybody else is dead, only the end of a dead
+    /// process's last transaction is waited for.
+    fn claim_interval(&self, renew: Duration) -> Duration {
+        if self.shared.me.sole_owner { renew.min(CLAIM_INTERVAL) } else { renew }
     }
 
     /// Waits for frames, for the next renewal or for the end.
@@ -434,10 +452,9 @@ impl Loop {
         Ok(self.shared.log.reader(&from)?)
     }
 
-    fn ready(&self, owned: &BTreeMap<TopicPartition, Owned>, backoff: &mut Backoff) {
+    fn ready(&self, owned: &BTreeMap<TopicPartition, Owned>) {
         let standing_by = self.targets.len() - owned.len();
         if standing_by == 0 {
-            backoff.reset();
             self.set(StoreState::Ok, "");
         } else {
             self.set(StoreState::Ok, &format!("{standing_by} partitions are owned by another worker"));

@@ -1,6 +1,8 @@
 //! Roles, databases and grants: everything that must be there before a migration can run. Every step may run again and
 //! again, and each start sets right what somebody changed. No table is made here.
 
+use std::time::Duration;
+
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
 
@@ -9,6 +11,7 @@ use super::{Error, Role, SAMPLE_DATABASE, sample};
 
 /// Bootstraps of several processes against one server take turns under this advisory lock ("annals" in ASCII).
 const LOCK: i64 = 0x616e_6e61_6c73;
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Brings the private server into shape. `server` reaches it as superuser.
 pub(super) async fn private(server: &PgConnectOptions, database: &str, keys: &Keys) -> Result<(), Error> {
@@ -176,12 +179,14 @@ async fn ensure_password(
 ) -> Result<(), Error> {
     let password = keys.read_or_create(role.name())?;
     let options = server.clone().username(role.name()).password(&password).database(database);
-    match options.connect().await {
+    match connect(&options, "log in as a role of Annals").await {
         Ok(connection) => {
             close(connection).await;
             Ok(())
         }
-        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("28P01") => {
+        Err(Error::Sql { cause: sqlx::Error::Database(error), .. })
+            if error.code().as_deref() == Some("28P01") =>
+        {
             tracing::warn!(
                 db.role = role.name(),
                 "the role had another password than its file in keys/; set anew"
@@ -192,7 +197,7 @@ async fn ensure_password(
             close(connection).await;
             Ok(())
         }
-        Err(cause) => Err(Error::Sql { action: "log in as a role of Annals", cause }),
+        Err(error) => Err(error),
     }
 }
 
@@ -233,11 +238,14 @@ async fn create_database(connection: &mut PgConnection, name: &str, owner: Role)
     execute(connection, "create a database", sql).await
 }
 
-async fn connect(options: &PgConnectOptions, action: &'static str) -> Result<PgConnection, Error> {
-    options.connect().await.map_err(Error::sql(action))
+/// Connects, and does not wait for ever on a network that swallows what is sent.
+pub(super) async fn connect(options: &PgConnectOptions, action: &'static str) -> Result<PgConnection, Error> {
+    let silent = || sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+    let connection = tokio::time::timeout(CONNECT_WAIT_MAX, options.connect()).await;
+    connection.unwrap_or_else(|_| Err(silent())).map_err(Error::sql(action))
 }
 
-async fn close(connection: PgConnection) {
+pub(super) async fn close(connection: PgConnection) {
     if let Err(error) = connection.close().await {
         tracing::debug!(%error, "a connection did not close in good order");
     }

@@ -81,3 +81,13 @@ impl User {
         }
     }
 }
+
+/// Whether any process uses the server of `data_dir`.
+pub(super) fn is_used(data_dir: &Path) -> Result<bool, Error> {
+    let path = data_dir.join("pg.users.lock");
+    match open(&path)?.try_lock() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(cause)) => Err(Error::io("lock", &path)(cause)),
+    }
+}

@@ -20,6 +20,7 @@ pub use role::Role;
 pub use sample::harden_sample;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,6 @@ use std::time::Duration;
 
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
-use sqlx::{ConnectOptions, Connection};
 
 use crate::config;
 use keys::Keys;
@@ -47,7 +47,7 @@ pub const SAMPLE_DATABASE: &str = "annals_sample";
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
 /// Where Postgres is, or is to be.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// The data directory: `pg/` and `keys/` are in it.
     pub data_dir: PathBuf,
@@ -67,7 +67,6 @@ pub struct Postgres {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     server: Server,
     base: PgConnectOptions,
@@ -98,6 +97,26 @@ pub struct SocketInfo {
     pub port: u16,
     /// The database with the audit.
     pub database: String,
+}
+
+// Written by hand: a URL and the driver's options hold passwords.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("data_dir", &self.data_dir)
+            .field("url", &self.url.as_ref().map(|_| "..."))
+            .field("pg_bin", &self.pg_bin)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("server", &self.server)
+            .field("database", &self.database)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Postgres {
@@ -147,7 +166,7 @@ impl Postgres {
             }
             None => {
                 let transition = Transition::begin(&data_dir).await?;
-                let Some(running) = Running::adopt(&data_dir.join("pg"), &keys).await? else {
+                let Some(running) = Running::adopt(&data_dir, &keys).await? else {
                     return Ok(None);
                 };
                 let user = User::enter(&data_dir)?;
@@ -160,9 +179,8 @@ impl Postgres {
             return Ok(None);
         }
         let postgres = Self::new(server, base, database, &keys, options.database)?;
-        let connection = postgres.connect_options(Role::Reader).connect().await;
-        let connection = connection.map_err(Error::sql("connect as annals_reader"))?;
-        connection.close().await.map_err(Error::sql("close a connection"))?;
+        let reader = postgres.connect_options(Role::Reader);
+        bootstrap::close(bootstrap::connect(&reader, "connect as annals_reader").await?).await;
         Ok(Some(postgres))
     }
 
@@ -249,10 +267,11 @@ impl Postgres {
 
     /// Runs the migrations of the state tables as their owner.
     async fn migrate(&self) -> Result<(), Error> {
-        let options = self.connect_options(Role::Owner);
-        let mut connection = options.connect().await.map_err(Error::sql("connect as annals_owner"))?;
+        let owner = self.connect_options(Role::Owner);
+        let mut connection = bootstrap::connect(&owner, "connect as annals_owner").await?;
         migrator().run_direct(None, &mut connection, false).await?;
-        connection.close().await.map_err(Error::sql("close a connection"))
+        bootstrap::close(connection).await;
+        Ok(())
     }
 }
 
@@ -281,6 +300,9 @@ fn local_options(socket_dir: &Path) -> PgConnectOptions {
 }
 
 fn external_options(url: &str) -> Result<PgConnectOptions, Error> {
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err(Error::Url { cause: "it does not begin with postgres:// or postgresql://".into() });
+    }
     let options: PgConnectOptions =
         url.parse().map_err(|error: sqlx::Error| Error::Url { cause: error.to_string() })?;
     Ok(options.application_name("annals"))

@@ -9,14 +9,16 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{ConnectOptions, Connection};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
 use super::Error;
 use super::binaries::Binaries;
+use super::bootstrap::close;
 use super::keys::{Keys, sync_directory, write_secret};
+use super::lock;
 use super::process::{self, PidFile};
 use super::run_as::RunAs;
 use super::socket_dir::{self, PORT};
@@ -70,6 +72,15 @@ pub(super) struct Running {
     child: Mutex<Option<Child>>,
 }
 
+/// What was found on a data directory.
+enum Found {
+    Nothing,
+    /// Ours, and it lets us in.
+    Usable(Box<Running>),
+    /// A server runs, but is of no use, for this reason.
+    Closed(Error),
+}
+
 /// Why a server that should run does not let us in.
 enum NotReady {
     Ended,
@@ -83,10 +94,12 @@ impl Running {
     /// transition lock is held.
     pub(super) async fn start(data_dir: &Path, pg_bin: Option<&Path>, keys: &Keys) -> Result<Self, Error> {
         let pg = data_dir.join("pg");
-        if let Some(running) = Self::adopt(&pg, keys).await? {
-            return Ok(running);
+        match Self::find(&pg, keys).await? {
+            Found::Usable(running) => return Ok(*running),
+            // Stopping it would hurt those that use it and help nobody: the next would not let us in either.
+            Found::Closed(error) if lock::is_used(data_dir)? => return Err(error),
+            Found::Closed(_) | Found::Nothing => stop_all(&pg).await?,
         }
-        stop_all(&pg).await?;
         let data_version = data_version(&pg)?;
         let binaries = Binaries::find(pg_bin, data_version.as_deref()).await?;
         let run_as = RunAs::choose().await?;
@@ -106,36 +119,55 @@ impl Running {
         launch(data_dir, pg, &binaries, &run_as, keys).await
     }
 
-    /// The server that runs in `pg`, when it is this directory's and lets us in.
-    pub(super) async fn adopt(pg: &Path, keys: &Keys) -> Result<Option<Self>, Error> {
+    /// The server that runs on `data_dir`, if one does.
+    pub(super) async fn adopt(data_dir: &Path, keys: &Keys) -> Result<Option<Self>, Error> {
+        match Self::find(&data_dir.join("pg"), keys).await? {
+            Found::Usable(running) => Ok(Some(*running)),
+            Found::Closed(error) => Err(error),
+            Found::Nothing => Ok(None),
+        }
+    }
+
+    async fn find(pg: &Path, keys: &Keys) -> Result<Found, Error> {
         let Some(file) = PidFile::read(pg).filter(|file| process::serves(file.pid, pg)) else {
-            return Ok(None);
+            return Ok(Found::Nothing);
         };
+        let closed = |cause: String| Ok(Found::Closed(start_error(cause, pg.join("server.log"))));
+        let running = format!("process {} runs on its data", file.pid);
         // A server that has only just begun to start has not written its socket yet.
-        let socket_dir = file.socket_dir.map(PathBuf::from);
-        let Some(socket_dir) = socket_dir.or_else(|| socket_dir::noted(pg)) else { return Ok(None) };
+        let Some(socket_dir) = file.socket_dir.map(PathBuf::from).or_else(|| socket_dir::noted(pg)) else {
+            return closed(format!("{running} without a socket"));
+        };
         let options = super_options(&socket_dir, keys)?;
-        let alive = || process::serves(file.pid, pg);
-        let Ok(mut connection) = await_ready(&options, alive).await else { return Ok(None) };
+        let mut connection = match await_ready(&options, || process::serves(file.pid, pg)).await {
+            Ok(connection) => connection,
+            Err(NotReady::Ended) => return Ok(Found::Nothing),
+            Err(NotReady::Password) => {
+                return Ok(Found::Closed(Error::Password { path: keys.path(SUPERUSER) }));
+            }
+            Err(NotReady::Silent) => return closed(format!("{running} and does not answer")),
+            Err(NotReady::Sql(cause)) => return closed(format!("{running} and answers: {cause}")),
+        };
         let identifier: i64 = sqlx::query_scalar("SELECT system_identifier FROM pg_control_system()")
             .fetch_one(&mut connection)
             .await
             .map_err(Error::sql("read the system identifier"))?;
         close(connection).await;
         if system_identifier(pg)? != identifier {
-            return Ok(None);
+            return closed(format!("{running} and serves the data of another directory"));
         }
         tracing::info!(process.pid = file.pid, "adopted the private Postgres that was running");
-        Ok(Some(Self { pg: pg.to_owned(), pid: file.pid, socket_dir, child: Mutex::new(None) }))
+        let pg = pg.to_owned();
+        Ok(Found::Usable(Box::new(Self { pg, pid: file.pid, socket_dir, child: Mutex::new(None) })))
     }
 
-    /// Stops it: sessions are ended, a checkpoint is written. Returns when no process of it is left.
+    /// Stops it: sessions are ended, a checkpoint is written. Returns when no process on its data is left.
     pub(super) async fn stop(&self) -> Result<(), Error> {
         let mut child = self.child.lock().await;
         stop_pids(&[self.pid], &self.pg, child.as_mut()).await?;
-        if let Some(mut child) = child.take() {
-            child.wait().await.map_err(Error::io("collect the server of", &self.pg))?;
-        }
+        *child = None;
+        // Should ours have been killed, another process may have started one since.
+        stop_all(&self.pg).await?;
         socket_dir::clean(&self.pg, &self.socket_dir);
         Ok(())
     }
@@ -376,16 +408,10 @@ async fn await_ready(
     }
 }
 
-async fn close(connection: PgConnection) {
-    if let Err(error) = connection.close().await {
-        tracing::debug!(%error, "a connection did not close in good order");
-    }
-}
-
 /// Stops whatever serves `pg`, postmaster first, so that a new server finds nobody in its shared memory.
 async fn stop_all(pg: &Path) -> Result<(), Error> {
     if let Some(file) = PidFile::read(pg).filter(|file| process::serves(file.pid, pg)) {
-        tracing::warn!(process.pid = file.pid, "stopping a private Postgres that does not let us in");
+        tracing::info!(process.pid = file.pid, "stopping the private Postgres");
         stop_pids(&[file.pid], pg, None).await?;
     }
     let orphans = process::all_that_serve(pg);

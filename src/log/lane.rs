@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
 use parking::LaneState;
 use uuid::Uuid;
 
 use super::{AppendError, Frame, Log, Position, Refusal, Reservation};
-use crate::base::{Clock, Timestamp, sha256};
-use crate::event::{Draft, Event, LaneHead, Link, LinkInput, TopicPartition, link};
+use crate::base::{Clock, Timestamp, planted, sha256};
+use crate::event::{AckClass, Draft, Event, LaneHead, Link, LinkInput, TopicPartition, link};
 
 /// What the log says of a recorded event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,10 @@ impl Lanes {
     /// New lanes: a new incarnation of `tenant` on `log`.
     #[must_use]
     pub fn new(log: Arc<dyn Log>, clock: Arc<dyn Clock>, tenant: &str) -> Self {
-        let (ack, ack_check) = log.ack_class();
+        let (mut ack, ack_check) = log.ack_class();
+        if planted::armed("ack_class_overstated") {
+            ack = AckClass::Replicated;
+        }
         let draft =
             Draft { source: format!("urn:annals:{tenant}"), incarnation: Uuid::new_v4(), ack, ack_check };
         let lanes = TopicPartition::all().map(|_| LaneState::default()).collect();
@@ -164,6 +168,12 @@ impl Lanes {
         lane.next_seq += 1;
         lane.link = link;
         lane.recorded_at = recorded_at;
+        if planted::armed("event_shed") && seq % 8 == 7 {
+            return Ok((
+                async { Ok(Position(0)) }.boxed(),
+                Receipt { position: Position(0), seq, link, recorded_at },
+            ));
+        }
         let ack = self.log.append(reservation, frame);
         drop(lane);
         Ok((ack, Receipt { position: Position(0), seq, link, recorded_at }))

@@ -80,7 +80,7 @@ pub struct Stored {
 }
 
 /// An append did not end in an ack.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// Certainly not written. Nothing was sequenced.
     #[error("the log refuses to write: {0}")]
@@ -108,7 +108,7 @@ pub enum Refusal {
 }
 
 /// Something could not be read.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The file system failed.
     #[error("cannot read {file}: {cause}")]

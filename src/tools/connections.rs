@@ -104,8 +104,12 @@ impl Connections {
         let connections = Self { entries: RwLock::default(), clock };
         for (name, connection) in configured {
             let config::Connection::Postgres(postgres) = connection;
-            let options = PgConnectOptions::from_str(&postgres.url)
-                .map_err(|_| ConnectionError::Url { name: name.clone() })?;
+            let bad = || ConnectionError::Url { name: name.clone() };
+            // The URL parser takes any scheme.
+            let is_postgres =
+                ["postgres://", "postgresql://"].iter().any(|scheme| postgres.url.starts_with(scheme));
+            let options =
+                PgConnectOptions::from_str(&postgres.url).ok().filter(|_| is_postgres).ok_or_else(bad)?;
             connections.add(name, &postgres.description, options, postgres.into());
         }
         Ok(connections)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use annals::auth::{Globs, Persona, Principal};
 use annals::base::{Category, SystemClock, Tasks, Timestamp};
 use annals::dispatch::{Answer, CallRequest, Client, Dispatch, Limits};
-use annals::event::{AuthMethod, Decoded, Facts, Kind, TopicPartition, Transport};
+use annals::event::{AckCheck, AckClass, AuthMethod, Decoded, Facts, Kind, TopicPartition, Transport};
 use annals::log::embedded::{EmbeddedLog, Options};
 use annals::log::{Lanes, Log};
 use annals::tools::{
@@ -438,6 +438,10 @@ async fn the_terminal_event_stands_alone() {
         panic!("{events:?}")
     };
     assert_eq!(intent.call, terminal.call);
+    for event in &events {
+        let ack = (event.common.ack, event.common.ack_check);
+        assert_eq!(ack, (AckClass::Fsync, AckCheck::Verified), "what the embedded log's ack means");
+    }
     assert_eq!(intent.deadline, intent.call.received_at.plus_micros(30_000_000));
     assert_eq!(terminal.call.call_id, call_id);
     assert_eq!(terminal.call.connection.as_deref(), Some("sales"));
@@ -492,6 +496,8 @@ async fn calls_of_one_session_keep_their_order_and_chain() {
     }
     let heads = stage.lanes.heads();
     assert_eq!(heads.iter().map(|head| head.seq).collect::<Vec<_>>(), vec![9], "one lane, ten events");
-    let times: Vec<Timestamp> = events(&stage).await.iter().map(|event| event.occurred_at).collect();
+    let found = events(&stage).await;
+    assert_eq!(found.len(), 10, "every event that was recorded is there");
+    let times: Vec<Timestamp> = found.iter().map(|event| event.occurred_at).collect();
     assert!(times.is_sorted(), "{times:?}");
 }

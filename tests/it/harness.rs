@@ -196,7 +196,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             self.child.kill().unwrap_or(());
-            self.child.wait().map_or((), |_| ());
+            self.child.wait().map(|_| ()).unwrap_or(());
         }
     }
 }

@@ -75,7 +75,6 @@ macro_rules! table {
             }
 
             /// Binds the arrays in the order of the columns.
-            #[must_use]
             pub fn bind(
                 self,
                 query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,

@@ -78,9 +78,11 @@ CREATE TABLE IF NOT EXISTS @schema@.audit_personal (
 
 -- Newest-first paging; then the ways in that people use. Everything else filters what these find.
 CREATE INDEX IF NOT EXISTS audit_events_recorded_idx
-    ON @schema@.audit_events (tenant, recorded_at, topic, partition, position);
-CREATE INDEX IF NOT EXISTS audit_events_id_idx
-    ON @schema@.audit_events (tenant, ((COALESCE(call_id, event_id))::text));
+    ON @schema@.audit_events (tenant, recorded_at, topic, partition, position, log_id);
+CREATE INDEX IF NOT EXISTS audit_events_event_idx
+    ON @schema@.audit_events (tenant, event_id);
+CREATE INDEX IF NOT EXISTS audit_events_call_idx
+    ON @schema@.audit_events (tenant, call_id) WHERE call_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS audit_events_tool_idx
     ON @schema@.audit_events (tenant, tool_name, recorded_at) WHERE tool_name IS NOT NULL;
 CREATE INDEX IF NOT EXISTS audit_events_session_idx

@@ -19,6 +19,8 @@ const HARMLESS: &[&str] = &[
     "gen_random_uuid",
     "uuidv4",
     "uuidv7",
+    "bernoulli",
+    "system",
     "pg_relation_size",
     "pg_total_relation_size",
     "pg_table_size",

@@ -1,4 +1,9 @@
 //! The private Postgres, its roles and its state tables, on real servers.
 
+mod external;
 mod private;
+mod roles;
+mod run_as;
+mod sample;
 pub(crate) mod server;
+mod trouble;

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use annals::db::{Options, Postgres};
+use annals::db::{Options, Postgres, Role};
+use rustix::process::{Pid, Signal, kill_process};
+use sqlx::{ConnectOptions, Connection};
 
 /// The options for a private server in `data_dir`.
 pub(crate) fn options(data_dir: &Path) -> Options {
@@ -55,10 +57,41 @@ pub(crate) fn processes_of(data_dir: &Path) -> Vec<u32> {
 }
 
 /// Ends, at once, all processes that work below `data_dir`.
-pub(crate) fn kill_all(data_dir: &Path) {
+fn kill_all(data_dir: &Path) {
     for pid in processes_of(data_dir) {
-        let pid = rustix::process::Pid::from_raw(pid.try_into().expect("a process id")).expect("not zero");
-        // It may have ended meanwhile.
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+        signal(pid, Signal::KILL);
     }
+}
+
+/// Sends `to`; the process may have ended meanwhile.
+pub(crate) fn signal(pid: u32, to: Signal) {
+    let pid = Pid::from_raw(pid.try_into().expect("a process id")).expect("not zero");
+    kill_process(pid, to).ok();
+}
+
+/// The process id of the server of `data_dir`, which runs.
+pub(crate) fn postmaster(data_dir: &Path) -> u32 {
+    let text = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).expect("a running server");
+    let pid = text.lines().next().and_then(|line| line.parse().ok()).expect("a process id");
+    assert!(processes_of(data_dir).contains(&pid), "{pid} does not run");
+    pid
+}
+
+/// Writes one row of state as the writer.
+pub(crate) async fn write_once(postgres: &Postgres) {
+    let mut writer = postgres.connect_options(Role::Writer).connect().await.expect("a connection");
+    sqlx::query("INSERT INTO annals.once VALUES ('p', 1, 's', gen_random_uuid(), sha256('a'))")
+        .execute(&mut writer)
+        .await
+        .expect("a row");
+    writer.close().await.expect("a closed connection");
+}
+
+/// Counts, as the reader, what [`write_once`] wrote.
+pub(crate) async fn count_once(postgres: &Postgres) -> i64 {
+    let mut reader = postgres.connect_options(Role::Reader).connect().await.expect("a connection");
+    let count = sqlx::query_scalar("SELECT count(*) FROM annals.once");
+    let count = count.fetch_one(&mut reader).await.expect("a count");
+    reader.close().await.expect("a closed connection");
+    count
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annals::base::{Category, SystemClock, Tasks, Timestamp, sha256, sha256_hex, uuid_v7};
+use annals::base::{Category, Clock, SystemClock, Tasks, Timestamp, sha256, sha256_hex, uuid_v7};
 use annals::consumer::{Metrics, Options, Pools, StoreState, StoreStatus, Worker};
 use annals::db::Role;
 use annals::event::{
@@ -12,8 +12,9 @@ use annals::event::{
 };
 use annals::log::embedded::{self, EmbeddedLog};
 use annals::log::{Frame, Lanes, Log, Position, Receipt};
-use annals::projection::audit::Audit;
+use annals::projection::{AuditProjection, Projection};
 use bytes::Bytes;
+use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -46,28 +47,39 @@ impl Stand {
 
     /// A superuser's pool: what a forger could use.
     pub(crate) async fn superuser(&self) -> PgPool {
-        let socket = self.server.postgres.socket().expect("a private server");
-        let password = std::fs::read_to_string(self.server.data_dir.path().join("keys/postgres"))
-            .or_else(|_| std::fs::read_to_string(self.server.data_dir.path().join("keys/annals_superuser")));
-        let _ = (&socket, &password);
-        PgPoolOptions::new().connect_with(self.server.postgres.connect_options(Role::Owner)).await.unwrap()
+        let password = std::fs::read_to_string(self.server.data_dir.path().join("keys/postgres")).unwrap();
+        let options = self.server.postgres.connect_options(Role::Owner);
+        PgPoolOptions::new()
+            .connect_with(options.username("postgres").password(password.trim()))
+            .await
+            .unwrap()
     }
 
     pub(crate) fn worker(&self, owner: &str, sole_owner: bool, change: impl FnOnce(&mut Options)) -> Run {
+        self.worker_on(Arc::new(AuditProjection::new()), owner, sole_owner, change)
+    }
+
+    pub(crate) fn worker_on(
+        &self,
+        projection: Arc<dyn Projection>,
+        owner: &str,
+        sole_owner: bool,
+        change: impl FnOnce(&mut Options),
+    ) -> Run {
         let mut options = Options {
             projection: annals::config::Projection::default(),
             owner: owner.to_owned(),
             sole_owner,
         };
         change(&mut options);
-        let metrics = Metrics::default();
+        let mut registry = Registry::default();
         let worker = Worker::new(
             options,
             Arc::clone(&self.log) as Arc<dyn Log>,
             Pools { owner: self.owner.clone(), writer: self.writer.clone() },
-            Arc::new(Audit::new()),
+            projection,
             Arc::new(SystemClock),
-            metrics.clone(),
+            Metrics::register(&mut registry),
         );
         let status = worker.status();
         let tasks = Tasks::new();
@@ -75,7 +87,7 @@ impl Stand {
             let tasks = tasks.clone();
             async move { worker.run(&tasks).await }
         });
-        Run { tasks, task, status, metrics }
+        Run { tasks, task, status, registry }
     }
 
     /// Waits until every event now on the log is applied.
@@ -158,7 +170,7 @@ pub(crate) fn lanes(log: &Arc<EmbeddedLog>) -> Lanes {
 }
 
 pub(crate) fn call(session: &str) -> Call {
-    let now = annals::base::Clock::now(&SystemClock);
+    let now = SystemClock.now();
     Call {
         call_id: uuid_v7(now),
         received_at: now,
@@ -209,8 +221,12 @@ impl Forged {
 
     /// The next frame of the lane, with a proper link.
     pub(crate) fn next(&mut self, body: impl Into<Bytes>) -> Frame {
+        self.next_at(SystemClock.now(), body)
+    }
+
+    /// As `next`, recorded at a time of the test's choice.
+    pub(crate) fn next_at(&mut self, recorded_at: Timestamp, body: impl Into<Bytes>) -> Frame {
         let body = body.into();
-        let recorded_at = annals::base::Clock::now(&SystemClock);
         let content = sha256(&body);
         let link = link(&LinkInput {
             prev: &self.link,
@@ -251,7 +267,7 @@ pub(crate) struct Run {
     pub(crate) tasks: Tasks,
     pub(crate) task: JoinHandle<()>,
     pub(crate) status: watch::Receiver<StoreStatus>,
-    pub(crate) metrics: Metrics,
+    registry: Registry,
 }
 
 impl Run {
@@ -259,6 +275,14 @@ impl Run {
     pub(crate) async fn reached(&mut self, state: StoreState) -> String {
         let found = self.status.wait_for(|status| status.state == state);
         tokio::time::timeout(SOON, found).await.expect("the state is reached").unwrap().detail.clone()
+    }
+
+    /// The value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).parse().unwrap()
     }
 
     /// Stops in good order.
@@ -273,9 +297,4 @@ impl Run {
         assert!(self.task.await.unwrap_err().is_cancelled());
         self.tasks.join().await;
     }
-}
-
-/// `name value` of the metrics text.
-pub(crate) fn now() -> Timestamp {
-    annals::base::Clock::now(&SystemClock)
 }

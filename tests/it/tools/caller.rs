@@ -10,7 +10,11 @@ use annals::event::AuthMethod;
 use annals::tools::{CallContext, ConnectionLimits, Connections, Prepared, Tool, ToolError};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
+
+/// The private server's superuser.
+const SUPERUSER: &str = "postgres";
 
 /// A persona that reaches the connections which `globs` allow.
 pub(crate) fn persona(connections: &[&str]) -> Persona {
@@ -77,4 +81,10 @@ pub(crate) fn sample_connections(postgres: &Postgres, limits: ConnectionLimits) 
     let connections = no_connections();
     connections.add("sample", "Order to cash", postgres.connect_options(Role::SampleReader), limits);
     connections
+}
+
+/// How the private server's superuser connects to the sample database.
+pub(crate) fn superuser(postgres: &Postgres, data_dir: &std::path::Path) -> PgConnectOptions {
+    let password = std::fs::read_to_string(data_dir.join("keys").join(SUPERUSER)).unwrap();
+    postgres.connect_options(Role::SampleOwner).username(SUPERUSER).password(password.trim())
 }
