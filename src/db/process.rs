@@ -38,10 +38,12 @@ pub(super) fn serves(pid: u32, pg: &Path) -> bool {
     if !Path::new("/proc/self").exists() {
         return is_alive(pid);
     }
-    let is_postgres = std::fs::read_link(process.join("exe")).is_ok_and(|program| {
+    let is_postgres = match std::fs::read_link(process.join("exe")) {
         // A program that was upgraded under a running server is shown as "postgres (deleted)".
-        program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("postgres"))
-    });
+        Ok(program) => program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("postgres")),
+        // One that is just ending has lost its program, but still its place and its files.
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
     is_postgres && std::fs::read_link(process.join("cwd")).is_ok_and(|directory| directory == pg)
 }
 

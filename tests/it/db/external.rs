@@ -6,7 +6,7 @@ use annals::db::{Error, ErrorKind, Options, Postgres, Role};
 use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 
-use super::server::{TestServer, count_once, options, write_once};
+use super::server::{DataDir, TestServer, count_once, options, write_once};
 
 /// A server without anything of Annals on it, and its superuser.
 async fn plain_server() -> (TestServer, PgConnection) {
@@ -41,7 +41,7 @@ async fn a_role_that_owns_its_database_and_may_create_roles_is_enough() {
     let (server, mut superuser) = plain_server().await;
     run(&mut superuser, "CREATE ROLE ops LOGIN CREATEROLE PASSWORD 'secret'").await;
     run(&mut superuser, "CREATE DATABASE \"Audit \"\"db\" OWNER ops").await;
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     let with = || external(data_dir.path(), url(&server, "ops", "Audit%20%22db"));
     let postgres = Postgres::start(with()).await.unwrap();
     assert!(!postgres.has_sample());
@@ -67,7 +67,7 @@ async fn a_role_that_owns_its_database_and_may_create_roles_is_enough() {
     assert_eq!(count_once(&attached).await, 1);
 
     // Another data directory has other passwords; the last start counts, and the first heals itself.
-    let other_dir = tempfile::tempdir().unwrap();
+    let other_dir = DataDir::new();
     let other =
         Postgres::start(external(other_dir.path(), url(&server, "ops", "Audit%20%22db"))).await.unwrap();
     assert_eq!(count_once(&other).await, 1);
@@ -83,7 +83,7 @@ async fn a_missing_right_is_named_with_the_statement_that_gives_it() {
     run(&mut superuser, "CREATE ROLE ops LOGIN PASSWORD 'secret'").await;
     run(&mut superuser, "CREATE DATABASE audit").await;
     run(&mut superuser, "GRANT CONNECT ON DATABASE audit TO ops").await;
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     let start = || Postgres::start(external(data_dir.path(), url(&server, "ops", "audit")));
     for (lacks, remedy) in [
         ("may not create roles; as a superuser: ALTER ROLE \"ops\" CREATEROLE", "ALTER ROLE ops CREATEROLE"),
@@ -109,7 +109,7 @@ async fn a_missing_right_is_named_with_the_statement_that_gives_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_that_leads_nowhere_says_so() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     let error = Postgres::start(external(data_dir.path(), "mysql:/x".into())).await.expect_err("a refusal");
     assert!(matches!(error, Error::Url { .. }), "{error}");
     let text = "DATABASE_URL is not a Postgres URL: it does not begin with postgres:// or postgresql://";

@@ -6,7 +6,7 @@ use std::path::Path;
 use annals::db::{Postgres, Role};
 use sqlx::{ConnectOptions, Connection};
 
-use super::server::{TestServer, count_once, options, postmaster, processes_of, signal, write_once};
+use super::server::{DataDir, TestServer, count_once, options, postmaster, processes_of, signal, write_once};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fresh_server_starts_and_stops_and_keeps_what_was_written() {
@@ -37,7 +37,7 @@ async fn a_server_left_running_is_adopted_and_can_be_stopped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handle_that_was_dropped_holds_nothing() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     drop(Postgres::start(options(data_dir.path())).await.unwrap());
     let pid = postmaster(data_dir.path());
     let adopted = Postgres::start(options(data_dir.path())).await.unwrap();
@@ -48,7 +48,7 @@ async fn a_handle_that_was_dropped_holds_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_at_the_same_time_share_one_server_and_the_last_stops_it() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     let start = || Postgres::start(options(data_dir.path()));
     let (a, b, c) = tokio::join!(start(), start(), start());
     let pid = postmaster(data_dir.path());
@@ -64,7 +64,7 @@ async fn starts_at_the_same_time_share_one_server_and_the_last_stops_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attach_finds_only_what_runs() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     assert!(Postgres::attach(options(&data_dir.path().join("missing"))).await.unwrap().is_none());
     assert!(Postgres::attach(options(data_dir.path())).await.unwrap().is_none());
     assert!(!data_dir.path().join("pg").exists());
@@ -108,7 +108,7 @@ async fn what_a_killed_server_leaves_does_not_stop_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_path_moves_the_socket_and_nothing_else() {
-    let top = tempfile::tempdir().unwrap();
+    let top = DataDir::new();
     let data_dir = top.path().join("d".repeat(120)).join("data, \"quoted\"");
     std::fs::create_dir_all(&data_dir).unwrap();
     let first = Postgres::start(options(&data_dir)).await.unwrap();
@@ -196,7 +196,7 @@ async fn ctrl_c_at_the_terminal_does_not_reach_the_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_start_that_was_cut_short_is_made_anew() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     let half = data_dir.path().join("pg.new/data");
     std::fs::create_dir_all(&half).unwrap();
     std::fs::write(half.join("PG_VERSION"), "15\n").unwrap();

@@ -4,7 +4,7 @@ use annals::db::{Postgres, Role, SAMPLE_DATABASE};
 use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 
-use super::server::TestServer;
+use super::server::{DataDir, TestServer};
 
 /// Insufficient privilege, and no right to connect, which Postgres reports by the same code.
 const DENIED: &str = "42501";
@@ -162,7 +162,7 @@ async fn roles_connect_to_their_own_database_only_and_have_no_attributes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pools_are_bounded_and_their_statements_end() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     let mut options = super::server::options(data_dir.path());
     options.database.query_timeout_ms = 100;
     options.database.pool_connections_max = 4;

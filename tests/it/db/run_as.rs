@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use annals::db::Postgres;
 
-use super::server::{count_once, options, postmaster};
+use super::server::{DataDir, count_once, options, postmaster};
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -19,7 +19,7 @@ fn has_namespaces() -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_runs_as_whom_it_must() {
-    let parent = tempfile::tempdir().unwrap();
+    let parent = DataDir::new();
     let path = &parent.path().join("made");
     let postgres = Postgres::start(options(path)).await.unwrap();
     let process = std::fs::metadata(format!("/proc/{}", postmaster(path))).unwrap();

@@ -16,16 +16,39 @@ pub(crate) fn options(data_dir: &Path) -> Options {
     }
 }
 
-/// A server for one test. Call [`TestServer::stop`] at the end; a test that fails before leaves it to `drop`.
+/// A data directory for one test. No process that works in it outlives it, even when the test fails.
+pub(crate) struct DataDir(tempfile::TempDir);
+
+impl DataDir {
+    /// A new one, empty.
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        for pid in processes_of(self.path()) {
+            signal(pid, Signal::KILL);
+        }
+    }
+}
+
+/// A server for one test. Call [`TestServer::stop`] at the end; a test that fails before leaves it to its directory.
 pub(crate) struct TestServer {
     pub(crate) postgres: Postgres,
-    pub(crate) data_dir: tempfile::TempDir,
+    pub(crate) data_dir: DataDir,
 }
 
 impl TestServer {
     /// Makes and starts one.
     pub(crate) async fn start() -> Self {
-        let data_dir = tempfile::tempdir().expect("a temporary directory");
+        let data_dir = DataDir::new();
         let postgres = Postgres::start(options(data_dir.path())).await.expect("a private server");
         Self { postgres, data_dir }
     }
@@ -34,12 +57,6 @@ impl TestServer {
     pub(crate) async fn stop(self) {
         self.postgres.clone().stop().await.expect("the server stops");
         assert_eq!(processes_of(self.data_dir.path()), Vec::<u32>::new());
-    }
-}
-
-impl Drop for TestServer {
-    fn drop(&mut self) {
-        kill_all(self.data_dir.path());
     }
 }
 
@@ -54,13 +71,6 @@ pub(crate) fn processes_of(data_dir: &Path) -> Vec<u32> {
             std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&data_dir))
         })
         .collect()
-}
-
-/// Ends, at once, all processes that work below `data_dir`.
-fn kill_all(data_dir: &Path) {
-    for pid in processes_of(data_dir) {
-        signal(pid, Signal::KILL);
-    }
 }
 
 /// Sends `to`; the process may have ended meanwhile.

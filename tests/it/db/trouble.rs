@@ -4,7 +4,7 @@ use std::path::Path;
 
 use annals::db::{Error, ErrorKind, Postgres};
 
-use super::server::{TestServer, count_once, options, processes_of};
+use super::server::{DataDir, TestServer, count_once, options, processes_of};
 
 async fn refused(data_dir: &Path) -> Error {
     let error = Postgres::start(options(data_dir)).await.expect_err("a refusal");
@@ -34,7 +34,7 @@ async fn data_of_another_major_version_is_refused_with_the_steps() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_directory_is_left_alone() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     std::fs::create_dir(data_dir.path().join("pg")).unwrap();
     std::fs::write(data_dir.path().join("pg/letter"), "dear").unwrap();
     let error = refused(data_dir.path()).await;
@@ -96,7 +96,7 @@ async fn a_wrong_password_never_stops_a_server_that_others_use() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn binaries_that_are_named_are_the_only_ones() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     let mut with = options(data_dir.path());
     with.pg_bin = Some(data_dir.path().join("nowhere"));
     let error = Postgres::start(with).await.expect_err("a refusal");

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::{ConnectOptions, Connection, Executor};
 use uuid::Uuid;
 
-use crate::db::server::{TestServer, options};
+use crate::db::server::{DataDir, TestServer, options};
 use rows::{Row, clear, insert, install};
 
 const START: Timestamp = Timestamp::from_micros(1_764_521_228_000_042);
@@ -229,7 +229,7 @@ fn assert_unavailable<T>(result: Result<T, Error>, when: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_or_slow_is_unavailable_and_never_empty() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::new();
     let mut settings = options(data_dir.path());
     settings.database.query_timeout_ms = 200;
     settings.database.acquire_timeout_ms = 500;
