@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::banner::Banner;
-use super::store::{self, Store};
+use super::store;
 use super::{Node, RunFile, StartError, control, socket_path};
 use crate::auth::{Auth, KeyStore, Keys};
 use crate::base::Tasks;
@@ -57,6 +57,7 @@ pub(super) struct Services {
     pub(super) query: Arc<Query>,
     pub(super) connections: Arc<Connections>,
     pub(super) background: Tasks,
+    pub(super) postgres: store::Server,
     pub(super) worker: Tasks,
     pub(super) worker_metrics: consumer::Metrics,
     pub(super) status: watch::Sender<StoreStatus>,
@@ -101,14 +102,14 @@ pub async fn serve(options: ServeOptions) -> Result<(), StartError> {
     let ends = front.open(&node, &services, registry, listeners, key_store).await?;
     let outcome = tokio::select! {
         reason = signals.next() => Ok(reason),
-        ended = run_store(&services, database.clone(), &key_stores, &ends, options.print) => ended,
+        ended = run_store(&services, database, &key_stores, &ends, options.print) => ended,
     };
     let (reason, outcome) = match outcome {
         Ok(reason) => (reason, Ok(())),
         Err(error) => ("error", Err(error)),
     };
     tracing::info!(reason, "stopping");
-    let stopped = stop(node, services, calls, ends, &options.config, reason, database).await;
+    let stopped = stop(node, services, calls, ends, &options.config, reason).await;
     outcome.and(stopped)
 }
 
@@ -134,6 +135,7 @@ fn services(
         query: Arc::new(Query::closed()),
         connections: Arc::new(connections),
         background: Tasks::new(),
+        postgres: store::Server::default(),
         worker: Tasks::new(),
         worker_metrics: consumer::Metrics::register(registry),
         status: watch::Sender::new(StoreStatus::starting()),
@@ -156,7 +158,6 @@ struct Ends {
     socket: PathBuf,
     accept: CancellationToken,
     listening: Tasks,
-    store: tokio::sync::Mutex<Option<Store>>,
 }
 
 impl Front<'_> {
@@ -201,7 +202,7 @@ impl Front<'_> {
         };
         run.write(&run_file)?;
         let data_dir = node.data_dir.root().to_owned();
-        Ok(Ends { url, metrics, data_dir, run_file, socket, accept, listening, store: None.into() })
+        Ok(Ends { url, metrics, data_dir, run_file, socket, accept, listening })
     }
 
     fn state(
@@ -267,9 +268,9 @@ async fn run_store(
         Banner { url, metrics: ends.metrics, data_dir, first_key, sample: services.sample }.to_string()
     };
     let mut printed = false;
-    let store = loop {
+    let (postgres, first_key) = loop {
         tokio::select! {
-            store = &mut bringing => break store?,
+            up = &mut bringing => break up?,
             () = tokio::time::sleep(BANNER_WAIT), if !printed => {
                 tracing::warn!("calls are served; the store is still on its way");
                 print(&banner(None));
@@ -277,11 +278,9 @@ async fn run_store(
             }
         }
     };
-    if !printed || store.first_key.is_some() {
-        print(&banner(store.first_key.as_deref()));
+    if !printed || first_key.is_some() {
+        print(&banner(first_key.as_deref()));
     }
-    let postgres = store.postgres.clone();
-    *ends.store.lock().await = Some(store);
     store::keep_running(postgres, database, services.background.cancel_token().clone()).await;
     std::future::pending().await
 }
@@ -294,7 +293,6 @@ async fn stop(
     ends: Ends,
     config: &Config,
     reason: &str,
-    database: db::Options,
 ) -> Result<(), StartError> {
     ends.accept.cancel();
     let grace = Duration::from_millis(config.limits.shutdown_grace_ms);
@@ -311,11 +309,8 @@ async fn stop(
     let finished = node.finish(reason).await;
     remove_if_there(&ends.run_file)?;
     remove_if_there(&ends.socket)?;
-    let store = ends.store.into_inner();
-    let stopped = match store {
-        Some(store) => store.stop(&services.worker, SETTLE).await,
-        None => store::stop_half_started(database).await,
-    };
+    store::stop_worker(&services.worker, SETTLE).await;
+    let stopped = services.postgres.stop().await;
     services.connections.close().await;
     node.close().await?;
     finished?;

@@ -2,7 +2,7 @@
 //!
 //! Calls do not wait for any of this: the log alone decides whether they may run.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -22,21 +22,60 @@ use crate::tools::ConnectionLimits;
 pub(super) const SAMPLE_CONNECTION: &str = "sample";
 const RETRY: Duration = Duration::from_secs(2);
 const PROBE: Duration = Duration::from_secs(2);
+/// How long the end waits for a start that has begun.
+const START_MAX: Duration = Duration::from_secs(4);
 
-/// A store that is there.
-pub(super) struct Store {
-    pub(super) postgres: Postgres,
-    /// A fresh admin key, when none existed.
-    pub(super) first_key: Option<String>,
+/// The Postgres of this process. A start that has begun runs to its end even when nobody waits for it any more, so
+/// that whatever it starts is also stopped.
+#[derive(Default)]
+pub(super) struct Server {
+    starting: Tasks,
+    running: Arc<OnceLock<Postgres>>,
 }
 
-/// Starts Postgres and everything that lives on it. Retries while that can help.
+impl Server {
+    async fn start_once(&self, options: db::Options) -> Result<Postgres, db::Error> {
+        let running = Arc::clone(&self.running);
+        let start = self.starting.spawn("postgres start", async move {
+            let postgres = Postgres::start(options).await?;
+            Ok(running.get_or_init(|| postgres).clone())
+        });
+        start.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+    }
+
+    async fn start(&self, options: &db::Options) -> Result<Postgres, StartError> {
+        loop {
+            match self.start_once(options.clone()).await {
+                Ok(postgres) => return Ok(postgres),
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(error = %error, "the store is not reachable; calls go on, it is tried again");
+                    tokio::time::sleep(RETRY).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Stops what runs or is just being started.
+    pub(super) async fn stop(&self) -> Result<(), StartError> {
+        if tokio::time::timeout(START_MAX, self.starting.join()).await.is_err() {
+            tracing::warn!("Postgres was still starting; the next start adopts it");
+        }
+        match self.running.get() {
+            Some(postgres) => Ok(postgres.clone().stop().await?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Starts Postgres and everything that lives on it. Retries while that can help. Gives Postgres and, when no key
+/// existed, a fresh admin key.
 pub(super) async fn bring_up(
     services: &Services,
     options: db::Options,
     key_stores: &watch::Sender<Option<Arc<KeyStore>>>,
-) -> Result<Store, StartError> {
-    let postgres = start(&options).await?;
+) -> Result<(Postgres, Option<String>), StartError> {
+    let postgres = services.postgres.start(&options).await?;
     if services.sample {
         if postgres.has_sample() {
             let loaded = sample::ensure(&postgres.pool(Role::SampleOwner)).await?;
@@ -64,7 +103,7 @@ pub(super) async fn bring_up(
         key_store(&services.lanes, &postgres, &services.config, &services.keys, &services.background).await?;
     let first_key = first_key(&keys).await?;
     key_stores.send_replace(Some(keys));
-    Ok(Store { postgres, first_key })
+    Ok((postgres, first_key))
 }
 
 fn start_worker(services: &Services, postgres: &Postgres) {
@@ -94,40 +133,10 @@ fn start_worker(services: &Services, postgres: &Postgres) {
     services.worker.spawn("audit projection", async move { worker.run(&tasks).await });
 }
 
-impl Store {
-    /// Lets the worker take in the last events for at most `at_most`, then stops it and Postgres.
-    pub(super) async fn stop(self, worker: &Tasks, at_most: Duration) -> Result<(), StartError> {
-        worker.cancel_token().cancel();
-        if tokio::time::timeout(at_most, worker.join()).await.is_err() {
-            tracing::warn!(
-                "the projection did not stop in time; it goes on from its checkpoint at the next start"
-            );
-        }
-        Ok(self.postgres.stop().await?)
-    }
-}
-
-/// Stops a private Postgres that was started while the signal to stop came.
-pub(super) async fn stop_half_started(options: db::Options) -> Result<(), StartError> {
-    if options.url.is_some() {
-        return Ok(());
-    }
-    match Postgres::attach(options).await? {
-        Some(postgres) => Ok(postgres.stop().await?),
-        None => Ok(()),
-    }
-}
-
-async fn start(options: &db::Options) -> Result<Postgres, StartError> {
-    loop {
-        match Postgres::start(options.clone()).await {
-            Ok(postgres) => return Ok(postgres),
-            Err(error) if error.is_retryable() => {
-                tracing::warn!(error = %error, "the store is not reachable; calls go on, it is tried again");
-                tokio::time::sleep(RETRY).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
+/// Stops the projection; the next start goes on from its checkpoint.
+pub(super) async fn stop_worker(worker: &Tasks, at_most: Duration) {
+    if tokio::time::timeout(at_most, worker.stop()).await.is_err() {
+        tracing::warn!("the projection did not stop in time; the next start takes its leases over");
     }
 }
 

@@ -105,13 +105,16 @@ impl Query {
     /// # Errors
     /// [`Error::Unavailable`] when the store is away or too slow, [`Error::Internal`] otherwise.
     pub async fn event(&self, id: Uuid) -> Result<Option<Detail>, Error> {
-        // A row that conflicts with an earlier one of the same id is kept; the first one counts.
-        let mut query = QueryBuilder::<Postgres>::new("SELECT ");
-        query.push(DETAIL_COLUMNS).push(" FROM public.audit_events WHERE (event_id = ").push_bind(id);
-        query.push(" OR (call_id = ").push_bind(id).push(" AND event_kind <> ").push_bind(UNLISTED_KIND);
-        query.push("))");
+        // Two look-ups that an index can serve each. A row that conflicts with an earlier one of the same id is kept;
+        // the first one counts.
+        let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM (SELECT ");
+        query.push(DETAIL_COLUMNS).push(" FROM public.audit_events WHERE event_id = ").push_bind(id);
         self.push_tenant(&mut query);
-        query.push(" ORDER BY event_id = ").push_bind(id);
+        query.push(" UNION ALL SELECT ").push(DETAIL_COLUMNS);
+        query.push(" FROM public.audit_events WHERE id = ").push_bind(id.to_string());
+        query.push(" AND event_kind <> ").push_bind(UNLISTED_KIND);
+        self.push_tenant(&mut query);
+        query.push(") AS found ORDER BY event_id = ").push_bind(id);
         query.push(" DESC, recorded_at, topic, partition, position LIMIT 1");
         let row = query.build_query_as::<DetailRow>().fetch_optional(self.pool()?).await?;
         Ok(row.map(Detail::from))

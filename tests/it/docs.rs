@@ -39,23 +39,23 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The tests that a document claims: the last column of tables headed `Test`, and lines that begin with `Test:` or `Tests:`.
+/// The tests that a document claims: the last column of tables headed `Test`, and paragraphs that begin with `Tests:`.
 fn claimed_tests(document: &str) -> Vec<&str> {
+    let (mut in_table, mut in_paragraph) = (false, false);
     let mut claimed = Vec::new();
-    let mut in_table = false;
     for line in document.lines() {
-        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
-        if !line.starts_with('|') {
-            in_table = false;
-        } else if cells.last() == Some(&"Test") {
-            in_table = true;
-            continue;
+        let last_cell = line.strip_prefix('|').and_then(|row| row.trim_end_matches('|').rsplit('|').next());
+        in_paragraph = !line.is_empty() && (in_paragraph || line.starts_with("Tests:"));
+        match last_cell.map(str::trim) {
+            None => in_table = false,
+            Some("Test") => in_table = true,
+            Some(cell) if in_table && !cell.starts_with("---") => {
+                assert!(cell.contains('`'), "this claim names no test: {line}");
+                claimed.extend(quoted(cell));
+            }
+            Some(_) => {}
         }
-        if in_table && !line.starts_with("|---") {
-            let tests: Vec<&str> = quoted(cells.last().unwrap()).collect();
-            assert!(!tests.is_empty(), "this claim names no test: {line}");
-            claimed.extend(tests);
-        } else if line.starts_with("Test:") || line.starts_with("Tests:") {
+        if in_paragraph {
             claimed.extend(quoted(line));
         }
     }

@@ -11,6 +11,7 @@ mod faulty_log;
 mod gate;
 mod harness;
 mod http;
+mod log;
 mod mcp;
 mod projection;
 mod query;

@@ -197,6 +197,37 @@ async fn sigterm_ends_within_eight_seconds_and_running_calls_are_recorded_as_can
     assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
 }
 
+/// Processes whose command line names `path`.
+fn processes_of(path: &std::path::Path) -> Vec<String> {
+    let commands = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let bytes = std::fs::read(entry.unwrap().path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&bytes).replace('\0', " "))
+    });
+    commands.filter(|command| command.contains(path.to_str().unwrap())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_while_the_store_starts_leaves_no_process_and_the_next_start_works() {
+    for seen in ["pg", "pg/PG_VERSION", "pg/postmaster.pid"] {
+        let home = Home::new();
+        let mut server = home.serve_front(&["--sample"], &[]).await;
+        let path = server.data_dir.join(seen);
+        let there = async {
+            while !path.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, there).await.unwrap();
+        let status =
+            server.terminate_within(Duration::from_secs(8)).await.expect("an end within eight seconds");
+        assert!(status.success(), "{seen}: {status}: {}", server.log_text());
+        assert_eq!(processes_of(&server.data_dir), Vec::<String>::new(), "{seen}");
+        let again = home.serve(&["--sample"]);
+        assert_eq!(Caller::new(&again).call("platform_info", json!({})).await.unwrap().0, 200, "{seen}");
+        assert!(again.terminate().success());
+    }
+}
+
 fn log_has_open_intent(home: &Home) -> bool {
     use annals::event::{Decoded, Kind};
     use annals::log::embedded::{ScannedItem, Scanner};

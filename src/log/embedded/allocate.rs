@@ -45,7 +45,8 @@ pub(super) fn run(
     }
 }
 
-fn prepare(storage: &Storage, bytes: u64) -> Result<Prepared, String> {
+/// Allocates a segment of `bytes` bytes, or says why not.
+pub(super) fn prepare(storage: &Storage, bytes: u64) -> Result<Prepared, String> {
     match storage.create_allocated(PREPARED, bytes) {
         Ok(file) => Ok(Prepared { file, bytes }),
         Err(error) => {

@@ -417,12 +417,14 @@ mod tests {
             }
             let bit = bit.index(out.len() * 8);
             out[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(!matches!(codec().decode(position, &out), Decoded::Whole { .. }));
+            let whole = matches!(codec().decode(position, &out), Decoded::Whole { .. });
+            prop_assert!(!whole, "bit {} is not noticed", bit);
         }
 
         #[test]
         fn nonsense_is_never_a_frame_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            prop_assert!(!matches!(codec().decode(0, &bytes), Decoded::Whole { .. }));
+            let whole = matches!(codec().decode(0, &bytes), Decoded::Whole { .. });
+            prop_assert!(!whole, "taken for a frame");
             // Past the checksum, where only a forger gets.
             decode_item(Fields(&bytes));
         }

@@ -171,7 +171,9 @@ impl EmbeddedLog {
             wait: options.reserve_wait,
         };
         let header = header_bytes(tracker.lanes().len()) as u64;
-        let room = Arc::new(Room::new(limits, clock.clone(), stats.clone(), jobs, header));
+        // Here and not on the helper thread, so that an opened log accepts at once, however slow the disk is.
+        let next = allocate::prepare(&storage, options.segment_bytes + header);
+        let room = Arc::new(Room::new(limits, clock.clone(), stats.clone(), jobs, header, next));
         stats.watermark_bytes.set(end);
         stats.segments.set(i64::try_from(bases.len()).unwrap_or(i64::MAX));
         let shared = Arc::new(Shared {

@@ -69,13 +69,14 @@ enum Verdict {
 }
 
 impl Room {
-    /// Nothing is out; the active segment is full, and the next one is being prepared.
+    /// Nothing is out, the active segment is full, and `next` is the next one, or why there is none.
     pub(super) fn new(
         limits: Limits,
         clock: Arc<dyn Clock>,
         stats: Stats,
         jobs: Sender<Job>,
         header: u64,
+        next: Result<Prepared, String>,
     ) -> Self {
         let state = State {
             records: 0,
@@ -95,7 +96,7 @@ impl Room {
             turn: tokio::sync::Mutex::new(()),
             changed: Notify::new(),
         };
-        room.ask(header);
+        room.prepared(next);
         room
     }
 

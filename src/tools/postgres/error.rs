@@ -17,12 +17,17 @@ pub(in crate::tools) fn tool_error(name: &str, error: &sqlx::Error, limits: &Con
     {
         return public;
     }
+    connection_failed(name, error)
+}
+
+/// A session could not be opened or was lost; the cause is for the operator only.
+pub(super) fn connection_failed(name: &str, error: &sqlx::Error) -> ToolError {
     tracing::warn!(connection.name = name, error = %error, "a connection failed");
     unreachable(name)
 }
 
 /// The server cannot be reached or ended the session.
-pub(in crate::tools) fn unreachable(name: &str) -> ToolError {
+pub(super) fn unreachable(name: &str) -> ToolError {
     ToolError::new(
         Category::Upstream,
         "connection_unreachable",

@@ -118,8 +118,8 @@ impl Pool {
                 return Ok(session);
             }
         }
-        let mut session = self.open(limits).await?;
-        session.begin(limits).await.map_err(|error| tool_error(&self.name, &error, limits))?;
+        let mut session = self.open().await?;
+        session.begin(limits).await.map_err(|error| error::connection_failed(&self.name, &error))?;
         Ok(session)
     }
 
@@ -127,8 +127,8 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    async fn open(&self, limits: &ConnectionLimits) -> Result<Session, ToolError> {
-        let failed = |error: sqlx::Error| tool_error(&self.name, &error, limits);
+    async fn open(&self) -> Result<Session, ToolError> {
+        let failed = |error: sqlx::Error| error::connection_failed(&self.name, &error);
         let mut connection = PgConnection::connect_with(&self.options).await.map_err(failed)?;
         role::check(&mut connection, &self.name).await.map_err(failed)??;
         let pid = sqlx::query_scalar("SELECT pg_catalog.pg_backend_pid()")

@@ -18,7 +18,7 @@ use crate::tools::postgres::{Lease, tool_error};
 /// Rows of one FETCH at most.
 const FETCH_ROWS_MAX: u64 = 200;
 /// Rows of the first FETCH, when their size is not known yet.
-const FETCH_ROWS_FIRST: u64 = 16;
+const FETCH_ROWS_FIRST: u64 = 4;
 
 /// What is to be run.
 pub(super) struct Job {
@@ -147,11 +147,8 @@ impl Reader<'_> {
     /// Few rows when rows are large, so that what a FETCH buffers stays near the byte limit.
     fn next_fetch(&self) -> u64 {
         let missing = self.job.rows_max + 1 - self.count();
-        let fitting = if self.largest == 0 {
-            FETCH_ROWS_FIRST
-        } else {
-            (self.job.limits.bytes_max.saturating_sub(self.bytes) / self.largest).max(1)
-        };
+        let left = self.job.limits.bytes_max.saturating_sub(self.bytes);
+        let fitting = left.checked_div(self.largest).map_or(FETCH_ROWS_FIRST, |rows| rows.max(1));
         missing.min(fitting).clamp(1, FETCH_ROWS_MAX)
     }
 

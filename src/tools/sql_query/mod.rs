@@ -6,6 +6,7 @@
 
 mod answer;
 mod check;
+mod denied;
 mod execute;
 mod functions;
 mod lexer;

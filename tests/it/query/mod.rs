@@ -12,7 +12,7 @@ use sqlx::{ConnectOptions, Connection, Executor};
 use uuid::Uuid;
 
 use crate::db::server::{TestServer, options};
-use rows::{Row, clear, create_views, insert};
+use rows::{Row, clear, insert, install};
 
 const START: Timestamp = Timestamp::from_micros(1_764_521_228_000_042);
 
@@ -23,7 +23,7 @@ fn filter(parameters: &[(&str, &str)]) -> Filter {
 
 async fn with_rows(rows: &[Row]) -> (TestServer, Query) {
     let server = TestServer::start().await;
-    create_views(&server.postgres).await;
+    install(&server.postgres).await;
     insert(&server.postgres, rows).await;
     let query = Query::new(server.postgres.pool(Role::Auditor));
     (server, query)
@@ -125,18 +125,11 @@ async fn a_listed_event_has_the_columns_of_audit_logs() {
         "tool_name": "sql_query", "toolkit_kind": "sql", "connection": "sample", "parameters": {"sql": "SELECT 1"},
         "success": true, "created_date": "2025-11-30", "response_chars": 2, "request_chars": 3,
         "content_blocks": 1, "session_id": "session", "transport": "http", "source": "mcp", "authorized": true,
-        "enrichment_applied": false, "enrichment_tokens_full": 0, "enrichment_tokens_dedup": 0, "purpose": "why",
+        "enrichment_applied": false, "enrichment_tokens_full": 0, "enrichment_tokens_dedup": 0,
+        "enrichment_mode": "", "enrichment_match_kind": "", "purpose": "why",
         "client_ip": "127.0.0.1", "user_agent": "test",
     });
-    let absent = nulls(&[
-        "user_email",
-        "toolkit_name",
-        "error_message",
-        "error_category",
-        "error_code",
-        "enrichment_mode",
-        "enrichment_match_kind",
-    ]);
+    let absent = nulls(&["user_email", "toolkit_name", "error_message", "error_category", "error_code"]);
     expected.as_object_mut().unwrap().extend(absent);
     assert_eq!(page["data"][0], expected);
     assert_eq!(page["next_cursor"], Value::Null);
@@ -247,10 +240,10 @@ async fn a_store_that_is_away_or_slow_is_unavailable_and_never_empty() {
     assert_unavailable(query.events(&filter(&[])).await, "no views yet");
     assert_unavailable(query.event(event).await, "no views yet");
 
-    create_views(&postgres).await;
+    install(&postgres).await;
     assert_eq!(query.events(&filter(&[])).await.unwrap().data.len(), 0);
     let mut owner = postgres.connect_options(Role::Owner).connect().await.unwrap();
-    owner.execute("BEGIN; LOCK TABLE public.test_events").await.unwrap();
+    owner.execute("BEGIN; LOCK TABLE audit_v1.audit_events").await.unwrap();
     assert_unavailable(query.events(&filter(&[])).await, "slower than the timeout");
     owner.close().await.unwrap();
 

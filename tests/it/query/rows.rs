@@ -1,10 +1,9 @@
-//! Rows of the audit as the projection writes them, put there by hand.
-//!
-//! The views here are stand-ins over one plain table with the projection's column names and types; a test of the whole
-//! path belongs where the projection is.
+//! Rows in the audit projection's own tables, put there by hand: a test here is about reading them.
 
 use annals::base::Timestamp;
 use annals::db::{Postgres, Role};
+use annals::projection::Projection;
+use annals::projection::audit::Audit;
 use sqlx::{ConnectOptions, Connection, Executor};
 use uuid::Uuid;
 
@@ -70,76 +69,85 @@ impl Row {
     }
 }
 
-pub(super) async fn create_views(postgres: &Postgres) {
-    let mut owner = postgres.connect_options(Role::Owner).connect().await.expect("a connection");
-    owner.execute(sqlx::raw_sql(VIEWS)).await.expect("the views");
-    owner.close().await.expect("a closed connection");
+/// The projection's schema and views.
+pub(super) async fn install(postgres: &Postgres) {
+    let owner = postgres.pool(Role::Owner);
+    Audit::new().install(&owner).await.expect("the projection's schema");
+    owner.close().await;
 }
 
 pub(super) async fn clear(postgres: &Postgres) {
     let mut owner = postgres.connect_options(Role::Owner).connect().await.expect("a connection");
-    owner.execute("TRUNCATE public.test_events").await.expect("an empty table");
+    owner.execute("TRUNCATE audit_v1.audit_events, audit_v1.audit_personal").await.expect("an empty table");
     owner.close().await.expect("a closed connection");
 }
 
 pub(super) async fn insert(postgres: &Postgres, rows: &[Row]) {
-    let mut owner = postgres.connect_options(Role::Owner).connect().await.expect("a connection");
+    let mut writer = postgres.connect_options(Role::Writer).connect().await.expect("a connection");
     for row in rows {
-        sqlx::query(INSERT)
+        sqlx::query("SELECT audit_v1.ensure_month($1)")
+            .bind(row.recorded_at.to_offset())
+            .execute(&mut writer)
+            .await
+            .expect("a partition");
+        sqlx::query(INSERT_EVENT)
             .bind(row.tenant)
             .bind(row.topic)
             .bind(row.partition)
             .bind(row.position)
             .bind(row.recorded_at.to_offset())
             .bind(row.event_id)
-            .bind(row.call_id)
             .bind(row.event_kind)
             .bind(row.timestamp.to_offset())
-            .bind(row.user_id)
+            .bind(row.call_id)
             .bind(row.persona)
             .bind(row.tool_name)
             .bind(row.toolkit_kind)
             .bind(row.connection)
             .bind(row.session_id)
             .bind(row.success)
-            .bind(row.personal_token)
-            .execute(&mut owner)
+            .execute(&mut writer)
             .await
             .expect("a row");
+        sqlx::query(INSERT_PERSONAL)
+            .bind(row.tenant)
+            .bind(row.topic)
+            .bind(row.partition)
+            .bind(row.position)
+            .bind(row.recorded_at.to_offset())
+            .bind(row.user_id)
+            .bind(row.personal_token)
+            .bind(row.call_id.is_some())
+            .execute(&mut writer)
+            .await
+            .expect("its personal part");
     }
-    owner.close().await.expect("a closed connection");
+    writer.close().await.expect("a closed connection");
 }
 
-const VIEWS: &str = "
-CREATE TABLE public.test_events (
-    log_id uuid NOT NULL, topic text NOT NULL, partition integer NOT NULL, position bigint NOT NULL,
-    recorded_at timestamptz NOT NULL, tenant text NOT NULL, event_id uuid NOT NULL, event_kind text NOT NULL,
-    event_type text NOT NULL, occurred_at timestamptz NOT NULL, incarnation uuid NOT NULL, seq bigint NOT NULL,
-    link bytea NOT NULL, content bytea NOT NULL, ack text NOT NULL, ack_check text NOT NULL,
-    body_head text NOT NULL, body_tail text NOT NULL, personal_token text,
-    id text NOT NULL, \"timestamp\" timestamptz NOT NULL, duration_ms bigint, request_id text, user_id text,
-    user_email text, persona text, tool_name text, toolkit_kind text, toolkit_name text, connection text,
-    parameters jsonb, success boolean, error_message text, error_category text, error_code text, created_date date,
-    response_chars bigint, request_chars bigint, content_blocks integer, session_id text, transport text, source text,
-    enrichment_applied boolean, authorized boolean, enrichment_tokens_full integer, enrichment_tokens_dedup integer,
-    enrichment_mode text, enrichment_match_kind text, purpose text, client_ip text, user_agent text, call_id uuid,
-    subject_id text);
-CREATE VIEW public.audit_events AS SELECT * FROM public.test_events;
-CREATE VIEW public.audit_logs AS
-    SELECT * FROM public.test_events WHERE event_kind LIKE 'tool_call.%' AND event_kind <> 'tool_call.requested';
-REVOKE ALL ON public.test_events FROM annals_auditor;
-";
+const INSERT_EVENT: &str = r#"
+INSERT INTO audit_v1.audit_events (
+    log_id, tenant, topic, partition, position, recorded_at, event_id, event_kind, event_type, source, occurred_at,
+    incarnation, seq, link, content, ack, ack_check, once, body_head, body_tail, received_at, call_id, persona,
+    tool_name, toolkit_kind, connection, session_id, success, subject_id, request_id, transport, source_kind,
+    authorized, duration_ms, response_chars, content_blocks)
+SELECT '00000000-0000-0000-0000-000000000001', $1, $2, $3, $4, $5, $6, $7, 'annals.' || $7 || '.v1',
+       'urn:annals:' || $1, $8, '00000000-0000-0000-0000-000000000002', $4, decode(repeat('22', 32), 'hex'),
+       decode(repeat('11', 32), 'hex'), 'fsync', 'verified', false, '{"z": 1,  "personal":', '}', $8, $9, $10, $11,
+       $12, $13, $14, $15, of_call.subject_id, of_call.request_id, of_call.transport, of_call.source_kind,
+       of_call.authorized, of_call.duration_ms, of_call.response_chars, of_call.content_blocks
+FROM (SELECT 1) AS one LEFT JOIN (VALUES ('subject', '1', 'http', 'mcp', true, 12, 2, 1)) AS of_call (
+    subject_id, request_id, transport, source_kind, authorized, duration_ms, response_chars, content_blocks)
+    ON $9::uuid IS NOT NULL
+"#;
 
-const INSERT: &str = r#"
-INSERT INTO public.test_events
-SELECT '00000000-0000-0000-0000-000000000001', $2, $3, $4, $5, $1, $6, $8, 'annals.' || $8 || '.v1', $9,
-       '00000000-0000-0000-0000-000000000002', $4, decode(repeat('22', 32), 'hex'), decode(repeat('11', 32), 'hex'),
-       'fsync', 'verified', '{"z": 1,  "personal":', '}', $17, COALESCE($7, $6)::text, $9,
-       CASE WHEN c THEN 12 END, CASE WHEN c THEN '1' END, $10, NULL, $11, $12, $13, NULL, $14,
-       CASE WHEN c THEN '{"sql": "SELECT 1"}'::jsonb END, $16, NULL, NULL, NULL, ($9 AT TIME ZONE 'UTC')::date,
-       CASE WHEN c THEN 2 END, CASE WHEN c THEN 3 END, CASE WHEN c THEN 1 END, $15, CASE WHEN c THEN 'http' END,
-       CASE WHEN c THEN 'mcp' END, CASE WHEN c THEN false END, CASE WHEN c THEN true END,
-       CASE WHEN c THEN 0 END, CASE WHEN c THEN 0 END, NULL, NULL, CASE WHEN c THEN 'why' END,
-       CASE WHEN c THEN '127.0.0.1' END, CASE WHEN c THEN 'test' END, $7, CASE WHEN c THEN 'subject' END
-FROM (SELECT $7::uuid IS NOT NULL AS c) AS is_call
+const INSERT_PERSONAL: &str = r#"
+INSERT INTO audit_v1.audit_personal (
+    log_id, tenant, topic, partition, position, recorded_at, user_id, personal_token, client_ip, user_agent, purpose,
+    parameters, request_chars)
+SELECT '00000000-0000-0000-0000-000000000001', $1, $2, $3, $4, $5, $6, $7, of_call.client_ip, of_call.user_agent,
+       of_call.purpose, of_call.parameters, of_call.request_chars
+FROM (SELECT 1) AS one LEFT JOIN (VALUES ('127.0.0.1', 'test', 'why', '{"sql": "SELECT 1"}'::jsonb, 3)) AS of_call (
+    client_ip, user_agent, purpose, parameters, request_chars)
+    ON $8
 "#;

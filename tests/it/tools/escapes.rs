@@ -1,22 +1,22 @@
 //! SQL that tries to do more than read: refused by the tool, and harmless with each barrier alone.
 //!
-//! Every entry of `tests/sql_escapes.json` runs three times: through the tool; through the tool without its statement
-//! check; and bare, as the reader's role, in the simple protocol and outside any transaction of ours. After each the
-//! whole database is as it was.
+//! Every entry of `tests/sql_escapes.json` runs in the sample database through the tool; through the tool without its
+//! statement check; and bare, as the reader's role, in the simple protocol and outside any transaction of ours; then
+//! with and without the check in a database that nobody hardened. After each the whole database is as it was.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use annals::base::Category;
-use annals::db::{Postgres, Role};
+use annals::db::Role;
 use annals::tools::{ConnectionLimits, SqlQuery, Tool};
 use serde::Deserialize;
 use serde_json::json;
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
-use super::caller::{call, sample_connections};
+use super::caller::{call, no_connections, sample_connections, superuser};
 use super::sample;
 use crate::db::server::TestServer;
 
@@ -69,6 +69,10 @@ struct Escape {
     name: String,
     sql: String,
     code: String,
+    /// Postgres lets every role change its own settings, whatever it was granted. That takes a statement of its own,
+    /// which neither the statement check nor the cursor around a query lets through.
+    #[serde(default)]
+    own_role: bool,
 }
 
 #[derive(Deserialize)]
@@ -85,8 +89,8 @@ struct Bait {
 }
 
 impl Bait {
-    async fn lay(postgres: &Postgres) -> Self {
-        let mut owner = postgres.connect_options(Role::SampleOwner).connect().await.unwrap();
+    async fn lay(owner: PgConnectOptions) -> Self {
+        let mut owner = owner.connect().await.unwrap();
         sqlx::raw_sql(BAIT).execute(&mut owner).await.unwrap();
         let large_object = sqlx::query_scalar("SELECT max(oid)::text FROM pg_largeobject_metadata")
             .fetch_one(&mut owner)
@@ -106,7 +110,9 @@ impl Bait {
 
     async fn assert_unchanged(&mut self, what: &str) {
         let now: String = sqlx::query_scalar(STATE).fetch_one(&mut self.owner).await.unwrap();
-        assert_eq!(now, self.before, "{what} changed the database");
+        let changed: Vec<_> =
+            now.lines().zip(self.before.lines()).filter(|(now, before)| now != before).collect();
+        assert!(now == self.before, "{what} changed the database: {changed:?}");
         assert_eq!(files(self.scratch.path()), Vec::<String>::new(), "{what} wrote a file");
     }
 }
@@ -128,7 +134,7 @@ fn limits() -> ConnectionLimits {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_escape_is_refused_by_its_rule_and_changes_nothing() {
     let server = TestServer::start().await;
-    let mut bait = Bait::lay(&server.postgres).await;
+    let mut bait = Bait::lay(server.postgres.connect_options(Role::SampleOwner)).await;
     let connections = sample_connections(&server.postgres, limits());
     let tool = SqlQuery::new(connections.clone());
     let mut wrong = Vec::new();
@@ -150,7 +156,7 @@ async fn every_escape_is_refused_by_its_rule_and_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_statement_check_no_escape_changes_anything() {
     let server = TestServer::start().await;
-    let mut bait = Bait::lay(&server.postgres).await;
+    let mut bait = Bait::lay(server.postgres.connect_options(Role::SampleOwner)).await;
     let connections = sample_connections(&server.postgres, limits());
     let tool = SqlQuery::without_statement_check(connections.clone());
     for escape in escapes() {
@@ -173,22 +179,47 @@ async fn without_the_statement_check_no_escape_changes_anything() {
     server.stop().await;
 }
 
+/// A database as Postgres makes it, where everybody may call every function, and a role that may only SELECT.
+async fn ordinary_database(server: &TestServer) -> (PgConnectOptions, PgConnectOptions) {
+    let options = superuser(&server.postgres, server.data_dir.path());
+    let mut admin = options.clone().connect().await.unwrap();
+    for sql in [
+        "CREATE DATABASE shop OWNER annals_sample_owner",
+        "CREATE ROLE shop_reader LOGIN PASSWORD 'pw-of-reader' IN ROLE pg_read_all_data",
+        "GRANT CONNECT ON DATABASE shop TO shop_reader",
+    ] {
+        sqlx::raw_sql(sql).execute(&mut admin).await.unwrap();
+    }
+    admin.close().await.unwrap();
+    let owner = server.postgres.connect_options(Role::SampleOwner).database("shop");
+    (owner, options.username("shop_reader").password("pw-of-reader").database("shop"))
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn the_transaction_alone_stops_a_function_that_writes_with_its_owners_rights() {
+async fn in_an_ordinary_database_the_check_refuses_all_and_the_transaction_alone_loses_nothing() {
     let server = TestServer::start().await;
-    let mut bait = Bait::lay(&server.postgres).await;
-    sqlx::raw_sql("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO PUBLIC")
-        .execute(&mut bait.owner)
-        .await
-        .unwrap();
-    bait.before = sqlx::query_scalar(STATE).fetch_one(&mut bait.owner).await.unwrap();
-    let connections = sample_connections(&server.postgres, limits());
-    let tool = SqlQuery::without_statement_check(connections.clone());
+    let (owner, reader) = ordinary_database(&server).await;
+    let mut bait = Bait::lay(owner).await;
+    let connections = no_connections();
+    connections.add("shop", "", reader, limits());
+    let (checking, bare) =
+        (SqlQuery::new(connections.clone()), SqlQuery::without_statement_check(connections.clone()));
+    for escape in escapes() {
+        let arguments = json!({"sql": bait.sql(&escape)});
+        let error = call(&checking, arguments.clone()).await.unwrap_err();
+        assert_eq!(error.code, escape.code, "{}: {}", escape.name, error.message);
+        drop(call(&bare, arguments).await);
+        bait.assert_unchanged(&escape.name).await;
+        let locks: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            .fetch_one(&mut bait.owner)
+            .await
+            .unwrap();
+        assert_eq!(locks, 0, "{} left a lock in its session", escape.name);
+    }
     for sql in
         ["SELECT danger()", "SELECT quiet_danger()", "SELECT 1 ## 1", "SELECT danger_sum(id) FROM accounts"]
     {
-        assert_eq!(call(&tool, json!({"sql": sql})).await.unwrap_err().code, "sql_read_only", "{sql}");
-        bait.assert_unchanged(sql).await;
+        assert_eq!(call(&bare, json!({"sql": sql})).await.unwrap_err().code, "sql_read_only", "{sql}");
     }
     connections.close().await;
     server.stop().await;
@@ -197,16 +228,26 @@ async fn the_transaction_alone_stops_a_function_that_writes_with_its_owners_righ
 #[tokio::test(flavor = "multi_thread")]
 async fn the_role_alone_stops_every_write() {
     let server = TestServer::start().await;
-    let mut bait = Bait::lay(&server.postgres).await;
+    let mut bait = Bait::lay(server.postgres.connect_options(Role::SampleOwner)).await;
+    let mut admin = superuser(&server.postgres, server.data_dir.path()).connect().await.unwrap();
     for escape in escapes() {
-        let options = server.postgres.connect_options(Role::SampleReader);
-        let mut reader = options.options([("statement_timeout", "3s")]).connect().await.unwrap();
+        // The role's default of read-only transactions is a setting that any statement may change.
+        let settings = [("statement_timeout", "3s"), ("default_transaction_read_only", "off")];
+        let options = server.postgres.connect_options(Role::SampleReader).options(settings);
+        let mut reader = options.connect().await.unwrap();
         let ran = sqlx::raw_sql(AssertSqlSafe(bait.sql(&escape))).execute(&mut reader).await;
         drop(ran);
         // A session that a statement broke cannot say good-bye.
         reader.close().await.ok();
+        if escape.own_role {
+            sqlx::raw_sql("ALTER ROLE annals_sample_reader SET default_transaction_read_only = on")
+                .execute(&mut admin)
+                .await
+                .unwrap();
+        }
         bait.assert_unchanged(&escape.name).await;
     }
+    admin.close().await.unwrap();
     server.stop().await;
 }
 

@@ -52,7 +52,7 @@ impl Running {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("{seen} statements run, not {expected}");
+        assert_eq!(seen, expected, "statements that run");
     }
 
     async fn sessions(&mut self) -> Vec<i32> {

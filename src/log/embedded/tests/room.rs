@@ -43,6 +43,13 @@ async fn append_in(log: &EmbeddedLog, room: crate::log::Reservation, seq: u64) {
 }
 
 #[tokio::test]
+async fn an_opened_log_accepts_at_once() {
+    let dir = TempDir::new().unwrap();
+    let (log, _) = open(&Options { reserve_wait: Duration::ZERO, ..options(&dir) });
+    append(&log, frame(0, 0, 10)).await;
+}
+
+#[tokio::test]
 async fn what_can_never_fit_is_refused_at_once() {
     let dir = TempDir::new().unwrap();
     let roomy =
