@@ -387,3 +387,189 @@ pub fn call_step(decoded: &Decoded) -> Option<CallStep> {
         | Facts::Checkpoint(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Category, sha256};
+    use crate::event::{
+        AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, KeyCreated, KeyRevoked,
+        LaneClosed, LaneHead, Outcome, Started, Stopping, SystemCheckpoint, Topic, Transport,
+    };
+    use crate::log::{Frame, Position, Stored};
+
+    fn at() -> Timestamp {
+        Timestamp::from_micros(1_764_521_228_000_042)
+    }
+
+    fn item(facts: &Facts, personal: &Personal) -> Item {
+        let draft = Draft {
+            source: "urn:annals:acme".into(),
+            incarnation: Uuid::from_u128(7),
+            ack: AckClass::Fsync,
+            ack_check: AckCheck::Verified,
+        };
+        let event = draft.build(at(), "k", facts, personal).unwrap();
+        let frame = Frame {
+            target: event.target,
+            incarnation: Uuid::from_u128(7),
+            seq: 3,
+            recorded_at: at().plus_micros(5),
+            content: sha256(&event.body),
+            link: [9; 32],
+            body: event.body.clone(),
+        };
+        let decoded = Decoded::read(event.target.topic, &event.body).unwrap();
+        Item { stored: Stored { position: Position(100), frame }, decoded }
+    }
+
+    fn call() -> Call {
+        Call {
+            call_id: Uuid::from_u128(1),
+            received_at: at().plus_micros(-9),
+            subject_id: "sub".into(),
+            auth_method: AuthMethod::EnvKey,
+            key_id: None,
+            persona: "admin".into(),
+            request_id: "\"a\u{0}\"".into(),
+            session_id: None,
+            transport: Transport::Stdio,
+            protocol_version: "2025-11-25".into(),
+            source: "mcp".into(),
+            tool_name: "sql_query".into(),
+            toolkit_kind: None,
+            connection: None,
+            definition_sha256: None,
+            arguments_level: ArgumentsLevel::Metadata,
+            arguments_sha256: "00".into(),
+            arguments_bytes: u64::MAX,
+        }
+    }
+
+    fn outcome(error: Option<Failure>) -> Outcome {
+        Outcome {
+            duration_ms: 1,
+            response_bytes: 2,
+            response_chars: 3,
+            content_blocks: 4,
+            result_sha256: None,
+            error,
+        }
+    }
+
+    /// One of each type.
+    fn one_of(kind: Kind) -> Facts {
+        let terminal = |error| {
+            Facts::Terminal(kind, Terminal { call: call(), authorized: true, outcome: outcome(error) })
+        };
+        let failure = Some(Failure { category: Category::Timeout, code: "deadline".into() });
+        let head = LaneHead { topic: Topic::Admin, partition: 2, seq: 4, link: "ab".into() };
+        match kind {
+            Kind::ToolCallRequested => Facts::Requested(Requested { call: call(), deadline: at() }),
+            Kind::ToolCallCompleted => terminal(None),
+            Kind::ToolCallFailed
+            | Kind::ToolCallDenied
+            | Kind::ToolCallTimedOut
+            | Kind::ToolCallCancelled => terminal(failure),
+            Kind::AuthFailed => Facts::AuthFailed(AuthFailed {
+                reason: "unknown".into(),
+                key_id: None,
+                source: "rest".into(),
+                route: "GET /".into(),
+                count: 1,
+            }),
+            Kind::AdminKeyCreated => Facts::KeyCreated(KeyCreated {
+                actor_subject_id: "actor".into(),
+                actor_auth_method: AuthMethod::Local,
+                key_id: Uuid::from_u128(2),
+                subject_id: "sub".into(),
+                key_sha256: "00".into(),
+                roles: vec![],
+                expires_at: None,
+            }),
+            Kind::AdminKeyRevoked => Facts::KeyRevoked(KeyRevoked {
+                actor_subject_id: "actor".into(),
+                actor_auth_method: AuthMethod::Local,
+                key_id: Uuid::from_u128(2),
+            }),
+            Kind::AdminAuditQueried => Facts::AuditQueried(AuditQueried {
+                subject_id: "sub".into(),
+                auth_method: AuthMethod::ApiKey,
+                key_id: Some(Uuid::from_u128(3)),
+                persona: "auditor".into(),
+                view: "events".into(),
+                authorized: true,
+            }),
+            Kind::SystemStarted => Facts::Started(Started {
+                version: "0".into(),
+                log_id: Uuid::from_u128(4),
+                command: "serve".into(),
+            }),
+            Kind::SystemStopping => Facts::Stopping(Stopping { reason: "signal".into() }),
+            Kind::SystemLaneClosed => {
+                Facts::LaneClosed(LaneClosed { lane_incarnation: Uuid::from_u128(5), head })
+            }
+            Kind::SystemCheckpoint => Facts::Checkpoint(SystemCheckpoint { heads: vec![head] }),
+        }
+    }
+
+    #[test]
+    fn every_type_has_a_row_that_gives_its_body_back() {
+        for &kind in Kind::ALL {
+            let personal = Personal { user_name: Some("zo\u{e9} \u{0}".into()), ..Personal::default() };
+            let item = item(&one_of(kind), &personal);
+            let (event, person) = rows(LogId(Uuid::from_u128(6)), &item).unwrap();
+            let body = [&event.body_head, person.personal_token.as_ref().unwrap(), &event.body_tail];
+            assert_eq!(body.map(String::as_str).concat().as_bytes(), &item.stored.frame.body[..], "{kind}");
+            assert_eq!((event.event_kind.as_str(), event.tenant.as_str()), (kind.name(), "acme"));
+            assert_eq!(event.event_type, kind.type_name());
+            let key = (person.log_id, &person.topic, person.partition, person.position, person.recorded_at);
+            assert_eq!(key, (event.log_id, &event.topic, event.partition, event.position, event.recorded_at));
+            assert_eq!(person.user_id.as_deref(), Some("zo\u{e9} \u{fffd}"));
+            let is_call = kind == Kind::ToolCallRequested || kind.is_terminal();
+            assert_eq!(event.call_id.is_some(), is_call, "{kind}");
+            let success = match kind {
+                Kind::ToolCallCompleted => Some(true),
+                Kind::AuthFailed => Some(false),
+                kind if kind.is_terminal() => Some(false),
+                _ => None,
+            };
+            assert_eq!(event.success, success, "{kind}");
+        }
+    }
+
+    #[test]
+    fn counts_and_text_out_of_range_are_bounded() {
+        let (event, person) =
+            rows(LogId(Uuid::nil()), &item(&one_of(Kind::ToolCallFailed), &Personal::default())).unwrap();
+        assert_eq!(event.arguments_bytes, Some(i64::MAX));
+        assert_eq!(event.request_id.as_deref(), Some("\"a\u{fffd}\""));
+        assert_eq!(
+            (event.error_category.as_deref(), event.error_code.as_deref()),
+            (Some("timeout"), Some("deadline"))
+        );
+        assert_eq!(person.user_id.as_deref(), Some("sub"));
+    }
+
+    #[test]
+    fn what_has_no_place_in_postgres_has_no_row() {
+        let log = LogId(Uuid::nil());
+        let mut early = item(&one_of(Kind::SystemStopping), &Personal::default());
+        early.stored.frame.recorded_at = Timestamp::from_micros(-1);
+        let refused = rows(log, &early).unwrap_err();
+        assert_eq!(refused.0, "recorded at 1969-12-31T23:59:59.999999Z is out of range");
+        assert_eq!(month_of(Timestamp::from_micros(-1)), None);
+        let mut foreign = item(&one_of(Kind::SystemStopping), &Personal::default());
+        foreign.decoded.source = "urn:annals:".into();
+        assert_eq!(rows(log, &foreign).unwrap_err().0, "the source \"urn:annals:\" names no tenant");
+        let mut far = item(&one_of(Kind::SystemStopping), &Personal::default());
+        far.stored.position = Position(u64::MAX);
+        assert_eq!(rows(log, &far).unwrap_err().0, "position is out of range");
+    }
+
+    #[test]
+    fn months_are_those_of_utc() {
+        assert_eq!(month_of("2025-12-31T23:59:59.999999Z".parse().unwrap()), Some((2025, 12)));
+        assert_eq!(month_of("2025-12-31T23:30:00-01:00".parse().unwrap()), Some((2026, 1)));
+    }
+}

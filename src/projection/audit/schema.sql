@@ -120,9 +120,14 @@ BEGIN
     FOREACH parent IN ARRAY ARRAY['audit_events', 'audit_personal'] LOOP
         child := parent || to_char(month, '"_"YYYY"_"MM');
         IF to_regclass(format('%I.%I', '@schema@', child)) IS NULL THEN
+            -- Attached, not created as a partition: that would wait for every reader, and every reader for it.
             EXECUTE format(
-                'CREATE TABLE %I.%I PARTITION OF %I.%I FOR VALUES FROM (%L) TO (%L)',
-                '@schema@', child, '@schema@', parent, month, month + interval '1 month'
+                'CREATE TABLE %I.%I (LIKE %I.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE)',
+                '@schema@', child, '@schema@', parent
+            );
+            EXECUTE format(
+                'ALTER TABLE %I.%I ATTACH PARTITION %I.%I FOR VALUES FROM (%L) TO (%L)',
+                '@schema@', parent, '@schema@', child, month, month + interval '1 month'
             );
         END IF;
     END LOOP;

@@ -181,3 +181,40 @@ async fn roles_can_do_what_they_are_for_and_no_more() {
     reader.close().await;
     stand.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_month_gets_its_partitions_while_somebody_reads() {
+    let stand = Stand::start().await;
+    let run = stand.worker("w1", true, |_| {});
+    stand.call("s1", Some(Kind::ToolCallCompleted)).await;
+    stand.caught_up().await;
+    let reader = stand.server.postgres.pool(annals::db::Role::Reader);
+    let mut reading = reader.begin().await.unwrap();
+    sqlx::query("SELECT FROM audit_v1.audit_events, audit_v1.audit_personal")
+        .fetch_all(&mut *reading)
+        .await
+        .unwrap();
+    let facts = annals::event::Facts::Stopping(annals::event::Stopping { reason: "signal".into() });
+    let event = stand.event(&facts, "k", &Personal::default());
+    let mut lane = super::stand::Forged::new(event.target);
+    lane.incarnation = stand.lanes.incarnation();
+    let frame = lane.next_at("2031-02-28T23:59:59.999999Z".parse().unwrap(), event.body.clone());
+    super::stand::append(&*stand.log, frame).await;
+    stand.caught_up().await;
+    let homes: Vec<String> = sqlx::query_scalar(
+        "SELECT tableoid::regclass::text FROM audit_v1.audit_events WHERE event_kind = 'system.stopping'
+         UNION ALL SELECT tableoid::regclass::text FROM audit_v1.audit_personal WHERE recorded_at > '2031-01-01'",
+    )
+    .fetch_all(&stand.owner)
+    .await
+    .unwrap();
+    assert_eq!(homes, ["audit_v1.audit_events_2031_02", "audit_v1.audit_personal_2031_02"]);
+    let indexed = "SELECT count(*) FROM pg_indexes WHERE schemaname = 'audit_v1' AND tablename = 'audit_events_2031_02'";
+    assert_eq!(stand.count(indexed).await, 6);
+    reading.rollback().await.unwrap();
+    reader.close().await;
+    run.stop().await;
+    let report = crate::verify::verify(&stand).await;
+    assert!(report.is_clean(), "{report}");
+    stand.stop().await;
+}
