@@ -132,7 +132,7 @@ fn services(
         sample,
         lanes: Arc::clone(&node.lanes),
         keys: Arc::new(Keys::new()),
-        query: Arc::new(Query::closed()),
+        query: Arc::new(Query::closed().of_tenant(config.tenant.clone())),
         connections: Arc::new(connections),
         background: Tasks::new(),
         postgres: store::Server::default(),
@@ -173,7 +173,8 @@ impl Front<'_> {
         let accept = CancellationToken::new();
         let listening = Tasks::new();
         let router = http::router(self.state(node, services, address)?);
-        let serving = http::serve(listeners.http, router, accept.clone());
+        let limits = self.options.limits.listener();
+        let serving = http::serve_within(limits, listeners.http, router, accept.clone());
         listening.spawn("http listener", serving);
         let router = http::metrics_router(Arc::new(registry));
         listening.spawn("metrics listener", http::serve(listeners.metrics, router, accept.clone()));
@@ -248,7 +249,7 @@ impl Front<'_> {
             readiness: Box::new(readiness),
             guard: http::Guard::new(address, &config.http),
             body_bytes_max: config.limits.body_bytes_max,
-            body_timeout: Duration::from_millis(config.limits.call_timeout_ms),
+            body_timeout: Duration::from_millis(config.limits.body_timeout_ms),
         })
     }
 }

@@ -95,6 +95,8 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "at most half of projection.lease_ms",
     )?;
     require(config.limits.calls_in_flight_max >= 1, "limits.calls_in_flight_max", "at least 1")?;
+    require(config.limits.connections_max >= 1, "limits.connections_max", "at least 1")?;
+    require(config.limits.head_bytes_max >= 8 * 1024, "limits.head_bytes_max", "at least 8192")?;
     require(config.limits.body_bytes_max >= 1024, "limits.body_bytes_max", "at least 1024")?;
     require(
         config.limits.recorded_arguments_bytes_max <= 96 * 1024,
@@ -102,9 +104,9 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "at most 98304: an event has 256 KiB and its text is escaped twice",
     )?;
     require(
-        config.limits.shutdown_grace_ms <= 5_000,
+        config.limits.shutdown_grace_ms <= 3_000,
         "limits.shutdown_grace_ms",
-        "at most 5000: exit takes at most 8 s",
+        "at most 3000: the whole exit takes at most 8 s",
     )?;
     require(config.database.pool_connections_max >= 4, "database.pool_connections_max", "at least 4")?;
     roles_are_unique(config)?;

@@ -1,6 +1,6 @@
 //! Every setting and every limit, each with its unit in its name. The only place that reads the config file.
 //!
-//! `docs/config.md` is not needed: `annals config check` prints what is in force.
+//! `annals config check` reads a file as `serve` would.
 
 mod expand;
 mod load;
@@ -125,8 +125,16 @@ impl Default for Projection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
+    /// HTTP connections at once; further ones wait to be accepted.
+    pub connections_max: usize,
+    /// Head of one HTTP request, bytes.
+    pub head_bytes_max: usize,
+    /// How long a client may take to send a head; an idle connection is closed after this too, milliseconds.
+    pub head_timeout_ms: u64,
     /// Body of one HTTP request, bytes.
     pub body_bytes_max: usize,
+    /// How long a client may take to send a body, milliseconds.
+    pub body_timeout_ms: u64,
     /// Tool calls that run at once.
     pub calls_in_flight_max: usize,
     /// From receipt to the end of a call, milliseconds.
@@ -146,14 +154,18 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            connections_max: 2_048,
+            head_bytes_max: 64 * 1024,
+            head_timeout_ms: 60_000,
             body_bytes_max: 1024 * 1024,
+            body_timeout_ms: 30_000,
             calls_in_flight_max: 256,
             call_timeout_ms: 30_000,
             recorded_arguments_bytes_max: 64 * 1024,
             sessions_max: 10_000,
             sessions_per_key_max: 1_000,
             session_idle_ms: 30 * 60 * 1_000,
-            shutdown_grace_ms: 3_000,
+            shutdown_grace_ms: 2_000,
         }
     }
 }
@@ -298,6 +310,17 @@ impl Config {
 }
 
 impl Limits {
+    /// For the HTTP listener.
+    #[must_use]
+    pub fn listener(&self) -> crate::http::ListenerLimits {
+        crate::http::ListenerLimits {
+            connections_max: self.connections_max,
+            head_timeout: Duration::from_millis(self.head_timeout_ms),
+            head_bytes_max: self.head_bytes_max,
+            ..crate::http::ListenerLimits::default()
+        }
+    }
+
     /// For dispatch.
     #[must_use]
     pub fn dispatch(&self) -> crate::dispatch::Limits {

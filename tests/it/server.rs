@@ -144,8 +144,13 @@ async fn every_sql_escape_is_refused_over_http_and_recorded_with_its_reason() {
     for escape in &escapes {
         let (_, answer) = caller.call("sql_query", json!({ "sql": escape.sql })).await.unwrap();
         assert_eq!(answer["result"]["isError"], true, "{}: {answer}", escape.name);
-        let error: Value = serde_json::from_str(answer["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
-        assert!(["validation", "authz"].contains(&error["category"].as_str().unwrap()), "{}: {error}", escape.name);
+        let error: Value =
+            serde_json::from_str(answer["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert!(
+            ["validation", "authz"].contains(&error["category"].as_str().unwrap()),
+            "{}: {error}",
+            escape.name
+        );
         calls.insert(call_id(&answer).unwrap().to_owned(), (escape, error["code"].clone()));
     }
     assert_eq!(calls.len(), escapes.len());
