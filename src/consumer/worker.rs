@@ -30,6 +30,9 @@ const LAG_INTERVAL: Duration = Duration::from_secs(3);
 /// How often partitions are tried that only a dead process can still hold.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Body bytes of one transaction; one event may go beyond.
+const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+
 /// How long a batch that is under way may go on after the worker is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
@@ -343,8 +346,12 @@ impl Loop {
                 Next::Renew => Vec::new(),
             };
             let renew_all = clock.monotonic().duration_since(renewed) >= renew;
-            if !frames.is_empty() || (renew_all && !owned.is_empty()) {
-                self.commit(owned, applier, frames, renew_all).await?;
+            let mut chunks = chunks(frames);
+            if chunks.is_empty() && renew_all && !owned.is_empty() {
+                chunks.push(Vec::new());
+            }
+            for chunk in chunks {
+                self.commit(owned, applier, chunk, renew_all).await?;
                 backoff.reset();
             }
             if missing && clock.monotonic().duration_since(claimed) >= self.claim_interval(renew) {
@@ -473,8 +480,58 @@ impl Loop {
     }
 }
 
+/// Cuts `frames` so that no transaction carries more than [`BATCH_BYTES_MAX`] and one body.
+fn chunks(frames: Vec<Stored>) -> Vec<Vec<Stored>> {
+    let mut chunks: Vec<Vec<Stored>> = Vec::new();
+    let mut bytes = BATCH_BYTES_MAX;
+    for stored in frames {
+        if bytes >= BATCH_BYTES_MAX {
+            chunks.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += stored.frame.body.len();
+        if let Some(chunk) = chunks.last_mut() {
+            chunk.push(stored);
+        }
+    }
+    chunks
+}
+
 enum Next {
     Frames(Vec<Stored>),
     Renew,
     Stop,
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::base::Timestamp;
+    use crate::event::Topic;
+    use crate::log::Frame;
+
+    #[test]
+    fn big_events_are_cut_into_several_transactions_in_order() {
+        let body = Bytes::from(vec![b' '; BATCH_BYTES_MAX / 4]);
+        let stored = |position| Stored {
+            position: Position(position),
+            frame: Frame {
+                target: TopicPartition { topic: Topic::Admin, partition: 0 },
+                incarnation: uuid::Uuid::nil(),
+                seq: position,
+                recorded_at: Timestamp::from_micros(0),
+                content: [0; 32],
+                link: [0; 32],
+                body: body.clone(),
+            },
+        };
+        let cut: Vec<Vec<u64>> = chunks((0..10).map(stored).collect())
+            .iter()
+            .map(|chunk| chunk.iter().map(|stored| stored.position.0).collect())
+            .collect();
+        assert_eq!(cut, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+        assert!(chunks(Vec::new()).is_empty());
+    }
 }
