@@ -79,6 +79,9 @@ CREATE TABLE IF NOT EXISTS @schema@.audit_personal (
 -- Newest-first paging; then the ways in that people use. Everything else filters what these find.
 CREATE INDEX IF NOT EXISTS audit_events_recorded_idx
     ON @schema@.audit_events (tenant, recorded_at, topic, partition, position, log_id);
+-- What "timestamp" of the views is, for windows of time in the past.
+CREATE INDEX IF NOT EXISTS audit_events_timestamp_idx
+    ON @schema@.audit_events (tenant, (COALESCE(received_at, occurred_at)));
 CREATE INDEX IF NOT EXISTS audit_events_event_idx
     ON @schema@.audit_events (tenant, event_id);
 CREATE INDEX IF NOT EXISTS audit_events_call_idx

@@ -45,12 +45,12 @@ SELECT
     e.session_id,
     e.transport,
     e.source_kind AS source,
-    false AS enrichment_applied,
+    CASE WHEN e.call_id IS NOT NULL THEN false END AS enrichment_applied,
     e.authorized,
-    0::int8 AS enrichment_tokens_full,
-    0::int8 AS enrichment_tokens_dedup,
-    ''::text AS enrichment_mode,
-    ''::text AS enrichment_match_kind,
+    CASE WHEN e.call_id IS NOT NULL THEN 0::int8 END AS enrichment_tokens_full,
+    CASE WHEN e.call_id IS NOT NULL THEN 0::int8 END AS enrichment_tokens_dedup,
+    CASE WHEN e.call_id IS NOT NULL THEN ''::text END AS enrichment_mode,
+    CASE WHEN e.call_id IS NOT NULL THEN ''::text END AS enrichment_match_kind,
     p.purpose,
     p.client_ip,
     p.user_agent,
@@ -58,7 +58,7 @@ SELECT
     e.subject_id
 FROM @schema@.audit_events e
 LEFT JOIN @schema@.audit_personal p
-    USING (log_id, topic, partition, position, recorded_at);
+    USING (tenant, log_id, topic, partition, position, recorded_at);
 
 -- One row per call that ended: the terminal events, under the names that users of mcp-data-platform query.
 CREATE OR REPLACE VIEW public.audit_logs AS
