@@ -11,7 +11,7 @@ phase "test tools" scripts/test-tools.sh
 
 # One build for both: planted bugs are compiled in but asleep, so this is the correct program.
 phase "build of the tests" cargo test --locked --features planted-bugs --no-run
-phase "tests" cargo test --locked --features planted-bugs -- --skip clients::
+phase "tests" cargo test --locked --features planted-bugs --no-fail-fast -- --skip clients::
 # Holds a bound of one second, which says nothing while other tests load the machine.
 phase "official clients" cargo test --locked --features planted-bugs --test it clients::
 phase "planted bugs" scripts/planted-bugs.sh
