@@ -10,6 +10,7 @@ use sqlx::{Acquire, AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transact
 use uuid::Uuid;
 
 use super::report::{Finding, FindingKind, Rows};
+use crate::base::planted;
 use crate::consumer::REJECTED;
 use crate::consumer::lane::{Head, Verdict};
 use crate::event::{Decoded, Link, TopicPartition};
@@ -296,7 +297,7 @@ impl RowCheck {
         match compared.await {
             Ok(differing) => {
                 savepoint.commit().await?;
-                for row in differing {
+                for row in differing.into_iter().filter(|_| !planted::armed("verify_trusts_rows")) {
                     found.extend(difference(&row)?);
                 }
             }

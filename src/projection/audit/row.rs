@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::columns::table;
-use crate::base::Timestamp;
+use crate::base::{Clock, SystemClock, Timestamp, planted};
 use crate::event::{AuthMethod, Call, Decoded, Facts, Kind, Personal, Requested, Terminal};
 use crate::log::LogId;
 use crate::projection::{Item, Unprojectable, clean, json_for_postgres};
@@ -133,6 +133,8 @@ fn event_row(log: LogId, item: &Item) -> Result<EventRow, Unprojectable> {
         .strip_prefix("urn:annals:")
         .filter(|tenant| !tenant.is_empty() && !tenant.contains('\0'))
         .ok_or_else(|| Unprojectable(format!("the source {:?} names no tenant", decoded.source)))?;
+    let occurred_at =
+        if planted::armed("row_from_the_clock") { SystemClock.now() } else { decoded.occurred_at };
     let row = EventRow {
         log_id: log.0,
         topic: frame.target.topic.name().to_owned(),
@@ -144,7 +146,7 @@ fn event_row(log: LogId, item: &Item) -> Result<EventRow, Unprojectable> {
         event_kind: decoded.kind.name().to_owned(),
         event_type: decoded.kind.type_name().to_owned(),
         source: decoded.source.clone(),
-        occurred_at: decoded.occurred_at.to_offset(),
+        occurred_at: occurred_at.to_offset(),
         incarnation: frame.incarnation,
         seq: i64::try_from(frame.seq).map_err(|_| too_large("seq"))?,
         link: frame.link.to_vec(),
