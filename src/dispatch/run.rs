@@ -173,7 +173,8 @@ async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) 
     } else if let Err(cause) = recorded.await {
         return unavailable(&cause);
     }
-    let run = prepared.run(context);
+    // Started inside the future, so that a tool that panics at once is caught like one that panics later.
+    let run = async move { prepared.run(context).await }.boxed();
     let ended = drive(&inner, &request, run, &cancel, permit).await;
     conclude(&inner, &record, room, ended).await
 }

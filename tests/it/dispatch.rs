@@ -86,6 +86,7 @@ impl Prepared for Pull {
 
     fn run(mut self: Box<Self>, context: CallContext) -> BoxFuture<'static, Result<ToolResult, ToolError>> {
         self.started.send_modify(|count| *count += 1);
+        assert_ne!(self.arguments.r#do, "panic_at_once");
         async move {
             match self.arguments.r#do.as_str() {
                 "fail" => {
@@ -336,9 +337,11 @@ async fn a_failing_and_a_panicking_tool_are_failed_events() {
         Expected { kinds: FAILED, category: Some(Category::Upstream), code: Some("downstream_down") };
     let answer = case("puppet", r#"{"do":"fail"}"#, expected).await;
     assert!(matches!(answer, Answer::Failed(error) if error.code == "downstream_down"));
-    let expected = Expected { kinds: FAILED, category: Some(Category::Internal), code: Some("panic") };
-    let answer = case("puppet", r#"{"do":"panic"}"#, expected).await;
-    assert!(matches!(answer, Answer::Failed(error) if error.code == "panic"));
+    for told in ["panic", "panic_at_once"] {
+        let expected = Expected { kinds: FAILED, category: Some(Category::Internal), code: Some("panic") };
+        let answer = case("puppet", &format!(r#"{{"do":"{told}"}}"#), expected).await;
+        assert!(matches!(answer, Answer::Failed(error) if error.code == "panic"), "{told}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
