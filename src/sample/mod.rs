@@ -90,7 +90,7 @@ pub async fn ensure(owner: &PgPool) -> Result<Loaded, Error> {
     }
     run(&mut transaction, CONSTRAINTS.to_owned()).await.map_err(Error::of("add constraints"))?;
     let rows = mark(&mut transaction, &tables).await.map_err(Error::of("note what is there"))?;
-    run(&mut transaction, "ANALYZE".to_owned()).await.map_err(Error::of("analyze"))?;
+    run(&mut transaction, format!("ANALYZE {}", names(&tables))).await.map_err(Error::of("analyze"))?;
     transaction.commit().await.map_err(Error::of("commit"))?;
     Ok(Loaded { fresh: true, rows })
 }
@@ -117,9 +117,12 @@ async fn present(connection: &mut PgConnection) -> Result<Option<BTreeMap<String
     Ok(rows.map(|sqlx::types::Json(rows)| rows))
 }
 
+fn names(tables: &[Table]) -> String {
+    tables.iter().map(|table| table.name).chain(["sample_data"]).collect::<Vec<_>>().join(", ")
+}
+
 fn drop_tables(tables: &[Table]) -> String {
-    let names: Vec<&str> = tables.iter().map(|table| table.name).chain(["sample_data"]).collect();
-    format!("DROP TABLE IF EXISTS {} CASCADE", names.join(", "))
+    format!("DROP TABLE IF EXISTS {} CASCADE", names(tables))
 }
 
 async fn copy(connection: &mut PgConnection, table: &Table) -> Result<(), sqlx::Error> {
