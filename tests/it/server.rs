@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, Home, PATIENCE, Server, call_id};
+use crate::harness::{Caller, Home, PATIENCE, call_id};
 
 const EVENTS: &str = "/api/v1/admin/audit/events";
 
@@ -373,7 +373,7 @@ async fn an_event_that_the_relay_appends_twice_becomes_one_row() {
     let home = Home::new();
     // This relay never deletes what it appended, as one that is killed at that point: the key stays pending.
     let dying = [("ANNALS_PLANTED_BUG", "relay_dies_after_append")];
-    let server: Server = home.serve_front(&[], &dying).await;
+    let server = home.serve_front(&[], &dying).await;
     let caller = Caller::new(&server);
     row(&caller, "&event_kind=admin.key_created", |_| true).await;
     let appended_twice = async {
