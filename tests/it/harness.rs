@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// The longest a start or a stop may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const ADMIN_KEY: &str = "test-admin-key-of-the-harness";
 pub(crate) const MODERN: &str = "2026-07-28";
 

@@ -25,7 +25,7 @@ use uuid::Uuid;
 use crate::db::server::TestServer;
 
 /// How long something may take that must come.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(120);
 
 pub(crate) struct Stand {
     pub(crate) server: TestServer,
@@ -100,7 +100,16 @@ impl Stand {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(SOON, all).await.expect("the projection catches up");
+        if tokio::time::timeout(SOON, all).await.is_err() {
+            let sessions: Vec<String> = sqlx::query_scalar(
+                "SELECT concat_ws(' ', state, wait_event_type, wait_event, now() - xact_start, left(query, 80))
+                 FROM pg_stat_activity WHERE usename LIKE 'annals%'",
+            )
+            .fetch_all(&self.superuser().await)
+            .await
+            .unwrap();
+            panic!("{} events are not applied; Postgres does: {sessions:#?}", self.behind().await);
+        }
     }
 
     async fn behind(&self) -> u64 {
