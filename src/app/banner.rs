@@ -34,7 +34,7 @@ impl std::fmt::Display for Banner<'_> {
             f,
             "  claude mcp add --transport http annals {url}/mcp --header \"Authorization: Bearer {key}\"\n"
         )?;
-        writeln!(f, "MCP Inspector:")?;
+        writeln!(f, "MCP Inspector (Node.js 22.19 or later):")?;
         writeln!(f, "  npx @modelcontextprotocol/inspector --cli {url}/mcp --transport http \\")?;
         writeln!(f, "    --header \"Authorization: Bearer {key}\" --method tools/list\n")?;
         if self.sample {
