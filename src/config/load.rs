@@ -60,7 +60,10 @@ pub fn parse(text: &str, get: impl Fn(&str) -> Option<String>) -> Result<Config,
     let config: Config = if text.trim().is_empty() {
         Config::default()
     } else {
-        serde_saphyr::from_str(&text).map_err(|error| ConfigError::Yaml(error.to_string()))?
+        // No excerpt of the text: it holds what the environment gave, passwords among it.
+        let options = serde_saphyr::options! { with_snippet: false };
+        serde_saphyr::from_str_with_options(&text, options)
+            .map_err(|error| ConfigError::Yaml(error.to_string()))?
     };
     check(&config)?;
     Ok(config)
@@ -147,6 +150,20 @@ mod tests {
     fn an_unknown_key_is_named_with_its_line() {
         let error = parse("tenant: a\nlimits:\n  bodybytes_max: 5\n", none).unwrap_err().to_string();
         assert!(error.contains("bodybytes_max") && error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn an_error_shows_no_value_of_the_environment() {
+        for text in [
+            "connections:\n  sales:\n    url: postgres://r:${PW}@h/d\n    kind: postgres\n    rows: 1\n",
+            "connections: {s: {kind: mysql, url: 'postgres://r:${PW}@h/d'}}",
+            "tenant: a\nlog: '${PW}\n",
+            "tenant: ${PW}\ntenant: b\n",
+        ] {
+            let error = parse(text, |name| (name == "PW").then(|| "hunter2".into())).unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+            assert!(error.to_string().contains("line"), "{error}");
+        }
     }
 
     #[test]
