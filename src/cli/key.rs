@@ -85,7 +85,7 @@ pub(super) async fn run(common: &Common, command: KeyCommand) -> Result<ExitCode
     if let Reach::DataDir(bench) = reach {
         bench.close().await?;
     }
-    print(&outcome);
+    print(&outcome)?;
     Ok(ExitCode::SUCCESS)
 }
 

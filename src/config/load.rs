@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Config, ExpandError, expand};
+use super::{Config, Connection, ExpandError, expand};
 use crate::auth::PersonaError;
 
 /// The config cannot be used.
@@ -112,6 +112,19 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "at most 3000: the whole exit takes at most 8 s",
     )?;
     require(config.database.pool_connections_max >= 4, "database.pool_connections_max", "at least 4")?;
+    for (name, Connection::Postgres(connection)) in &config.connections {
+        let at_least_one = [
+            ("rows_max", u64::from(connection.rows_max)),
+            ("bytes_max", connection.bytes_max),
+            ("timeout_ms", connection.timeout_ms),
+            ("connections_max", u64::from(connection.connections_max)),
+        ];
+        for (key, value) in at_least_one {
+            require(value >= 1, &format!("connections.{name}.{key}"), "at least 1")?;
+        }
+        let key = format!("connections.{name}.timeout_ms");
+        require(connection.timeout_ms <= 86_400_000, &key, "at most 86400000, a day")?;
+    }
     roles_are_unique(config)?;
     config.personas()?;
     Ok(())
@@ -174,6 +187,17 @@ mod tests {
             ("projection: {lease_ms: 1000, lease_renew_ms: 900}", "projection.lease_renew_ms"),
             ("personas: {a: {roles: [x]}, b: {roles: [x]}}", "personas.b.roles"),
             ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),
+            ("connections: {c: {kind: postgres, url: u, rows_max: 0}}", "connections.c.rows_max"),
+            ("connections: {c: {kind: postgres, url: u, bytes_max: 0}}", "connections.c.bytes_max"),
+            ("connections: {c: {kind: postgres, url: u, timeout_ms: 0}}", "connections.c.timeout_ms"),
+            (
+                "connections: {c: {kind: postgres, url: u, timeout_ms: 4294967296}}",
+                "connections.c.timeout_ms",
+            ),
+            (
+                "connections: {c: {kind: postgres, url: u, connections_max: 0}}",
+                "connections.c.connections_max",
+            ),
         ] {
             match parse(text, none).unwrap_err() {
                 ConfigError::Value { key: found, .. } => assert_eq!(found, key),
