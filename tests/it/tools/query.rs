@@ -75,6 +75,10 @@ async fn rows_arrive_without_loss_and_within_limits() {
     ] {
         assert_eq!(call(&tool, json!({"sql": sql})).await.unwrap_err().code, code, "{sql}");
     }
+    let spilled = "SELECT count(*) FROM (SELECT repeat(md5(g::text), 100) FROM generate_series(1, 400000) g ORDER BY 1) s";
+    let error = call(&tool, json!({"sql": spilled})).await.unwrap_err();
+    assert_eq!(error.code, "sql_resources_exhausted", "a query may not fill the disk that the log is on");
+    assert!(error.message.contains("temp_file_limit"), "{}", error.message);
     connections.close().await;
     server.stop().await;
 }
