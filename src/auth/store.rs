@@ -201,10 +201,10 @@ impl KeyStore {
     fn check(&self, new: &NewKey) -> Result<(), KeyError> {
         let name_ok = !new.name.trim().is_empty()
             && new.name.chars().count() <= NAME_CHARS_MAX
-            && !new.name.chars().any(char::is_control);
+            && !new.name.chars().any(|c| c.is_control() || reorders_text(c));
         if !name_ok {
             return Err(KeyError::Invalid(format!(
-                "the name must have 1 to {NAME_CHARS_MAX} characters and no control characters"
+                "the name must have 1 to {NAME_CHARS_MAX} characters, and none that controls or turns text"
             )));
         }
         for role in &new.roles {
@@ -304,5 +304,26 @@ impl KeyStore {
         tokio::time::timeout(WAIT, self.keys.wait_until(key_id, holds))
             .await
             .map_err(|_| KeyError::Pending(PublishError::NotFollowed))
+    }
+}
+
+/// Whether `c` breaks the line or changes the direction of the text around it: a list of keys would show something
+/// else than it holds.
+const fn reorders_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hides_or_turns_text_is_told_from_what_writes_it() {
+        for c in ['\u{202e}', '\u{2066}', '\u{2069}', '\u{2028}', '\u{200f}', '\u{61c}'] {
+            assert!(reorders_text(c), "{c:?}");
+        }
+        for c in ['a', 'é', 'ש', 'م', '世', '\u{200c}', '\u{200d}', '\u{2027}', '\u{202f}'] {
+            assert!(!reorders_text(c), "{c:?}");
+        }
     }
 }

@@ -46,7 +46,13 @@ impl Timestamp {
         u64::try_from((self.0 - earlier.0) / 1_000).unwrap_or(0)
     }
 
-    /// For Postgres.
+    /// Whether it lies in the years 0 to 9999; others can neither be written nor be stored.
+    #[must_use]
+    pub const fn has_written_form(self) -> bool {
+        -62_167_219_200_000_000 <= self.0 && self.0 < 253_402_300_800_000_000
+    }
+
+    /// For Postgres. A time without written form becomes the epoch.
     #[must_use]
     pub fn to_offset(self) -> OffsetDateTime {
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000)
@@ -83,7 +89,9 @@ impl FromStr for Timestamp {
     fn from_str(text: &str) -> Result<Self, TimestampError> {
         OffsetDateTime::parse(text, &Rfc3339)
             .map(Self::from_offset)
-            .map_err(|_| TimestampError { text: super::clip(text, 64).to_owned() })
+            .ok()
+            .filter(|at| at.has_written_form())
+            .ok_or_else(|| TimestampError { text: super::clip(text, 64).to_owned() })
     }
 }
 
@@ -151,6 +159,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_by_name() {
+        // In UTC these are of the years 10000 and -1.
+        for beyond in ["9999-12-31T23:59:59-00:01", "0000-01-01T00:00:00+00:01"] {
+            assert_eq!(beyond.parse::<Timestamp>(), Err(TimestampError { text: beyond.into() }));
+        }
+        for edge in ["9999-12-31T23:59:59.999999Z", "0000-01-01T00:00:00.000000Z"] {
+            assert_eq!(edge.parse::<Timestamp>().unwrap().to_string(), edge);
+        }
         assert_eq!("yesterday".parse::<Timestamp>(), Err(TimestampError { text: "yesterday".into() }));
     }
 }

@@ -1,10 +1,13 @@
 //! `annals config check`: reads the config as `serve` would and says what is in force.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Subcommand;
 
 use super::{Common, Failure, print};
+use crate::base::SystemClock;
+use crate::tools::Connections;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
@@ -16,6 +19,7 @@ pub(super) fn run(common: &Common, command: &ConfigCommand) -> Result<ExitCode, 
     match command {
         ConfigCommand::Check => {
             let config = common.load()?;
+            Connections::new(&config.connections, Arc::new(SystemClock)).map_err(Failure::usage)?;
             let source = common
                 .config
                 .as_ref()
@@ -25,7 +29,7 @@ pub(super) fn run(common: &Common, command: &ConfigCommand) -> Result<ExitCode, 
                 config.personas.len(),
                 config.connections.len(),
                 config.tenant
-            ));
+            ))?;
             Ok(ExitCode::SUCCESS)
         }
     }

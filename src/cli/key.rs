@@ -85,7 +85,7 @@ pub(super) async fn run(common: &Common, command: KeyCommand) -> Result<ExitCode
     if let Reach::DataDir(bench) = reach {
         bench.close().await?;
     }
-    print(&outcome);
+    print(&outcome)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,7 +104,12 @@ async fn reach(common: &Common) -> Result<Reach, Failure> {
 fn expiry(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
     const DAY_MICROS: i64 = 86_400_000_000;
     if let Some(days) = text.strip_suffix('d').and_then(|days| days.parse::<i64>().ok()) {
-        return Ok(now.plus_micros(days.saturating_mul(DAY_MICROS)));
+        let at = now.plus_micros(days.saturating_mul(DAY_MICROS));
+        return if at.has_written_form() {
+            Ok(at)
+        } else {
+            Err(Failure::usage(format!("--expires: {text} from now is not in the years 0 to 9999")))
+        };
     }
     text.parse().map_err(|error| Failure::usage(format!("--expires: {error}, nor days like 90d")))
 }

@@ -185,9 +185,17 @@ fn fail(failure: &Failure) -> ExitCode {
 }
 
 /// Prints to stdout; a closed pipe ends the output quietly.
-fn print(text: &str) {
+///
+/// # Errors
+/// When the output is lost in another way, on a full disk for one.
+fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).unwrap_or(());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::missing(format!("cannot write to stdout: {error}")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 impl Common {

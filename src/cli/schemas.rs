@@ -22,7 +22,7 @@ pub(super) fn run(args: &SchemasArgs) -> Result<ExitCode, Failure> {
             std::fs::create_dir_all(parent)?;
         }
         std::fs::write(&path, &file.text)?;
-        print(&format!("{}\n", path.display()));
+        print(&format!("{}\n", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{Common, Failure, RoleArg, ServeArgs, print};
+use super::{Common, Failure, RoleArg, ServeArgs, fail, print};
 use crate::app::{self, ServeOptions};
 
 pub(super) async fn run(common: &Common, args: ServeArgs) -> Result<ExitCode, Failure> {
@@ -23,7 +23,11 @@ pub(super) async fn run(common: &Common, args: ServeArgs) -> Result<ExitCode, Fa
         sample: args.sample,
         admin_key,
         database: Box::new(move |root| common.database(&database, root)),
-        print,
+        print: |text| {
+            if let Err(failure) = print(text) {
+                fail(&failure);
+            }
+        },
     };
     app::serve(options)
         .await

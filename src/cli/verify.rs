@@ -45,9 +45,9 @@ pub(super) async fn run(common: &Common, args: &VerifyArgs) -> Result<ExitCode, 
     }
     let report = report.map_err(Failure::missing)?;
     if args.json {
-        print(&format!("{}\n", serde_json::to_string_pretty(&report).map_err(Failure::missing)?));
+        print(&format!("{}\n", serde_json::to_string_pretty(&report).map_err(Failure::missing)?))?;
     } else {
-        print(&report.to_string());
+        print(&report.to_string())?;
     }
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

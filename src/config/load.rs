@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Config, ExpandError, expand};
+use super::{Config, Connection, ExpandError, expand};
 use crate::auth::PersonaError;
 
 /// The config cannot be used.
@@ -60,7 +60,10 @@ pub fn parse(text: &str, get: impl Fn(&str) -> Option<String>) -> Result<Config,
     let config: Config = if text.trim().is_empty() {
         Config::default()
     } else {
-        serde_saphyr::from_str(&text).map_err(|error| ConfigError::Yaml(error.to_string()))?
+        // No excerpt of the text: it holds what the environment gave, passwords among it.
+        let options = serde_saphyr::options! { with_snippet: false };
+        serde_saphyr::from_str_with_options(&text, options)
+            .map_err(|error| ConfigError::Yaml(error.to_string()))?
     };
     check(&config)?;
     Ok(config)
@@ -109,6 +112,19 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "at most 3000: the whole exit takes at most 8 s",
     )?;
     require(config.database.pool_connections_max >= 4, "database.pool_connections_max", "at least 4")?;
+    for (name, Connection::Postgres(connection)) in &config.connections {
+        let at_least_one = [
+            ("rows_max", u64::from(connection.rows_max)),
+            ("bytes_max", connection.bytes_max),
+            ("timeout_ms", connection.timeout_ms),
+            ("connections_max", u64::from(connection.connections_max)),
+        ];
+        for (key, value) in at_least_one {
+            require(value >= 1, &format!("connections.{name}.{key}"), "at least 1")?;
+        }
+        let key = format!("connections.{name}.timeout_ms");
+        require(connection.timeout_ms <= 86_400_000, &key, "at most 86400000, a day")?;
+    }
     roles_are_unique(config)?;
     config.personas()?;
     Ok(())
@@ -150,6 +166,20 @@ mod tests {
     }
 
     #[test]
+    fn an_error_shows_no_value_of_the_environment() {
+        for text in [
+            "connections:\n  sales:\n    url: postgres://r:${PW}@h/d\n    kind: postgres\n    rows: 1\n",
+            "connections: {s: {kind: mysql, url: 'postgres://r:${PW}@h/d'}}",
+            "tenant: a\nlog: '${PW}\n",
+            "tenant: ${PW}\ntenant: b\n",
+        ] {
+            let error = parse(text, |name| (name == "PW").then(|| "hunter2".into())).unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+            assert!(error.to_string().contains("line"), "{error}");
+        }
+    }
+
+    #[test]
     fn contradictions_are_refused_by_key() {
         for (text, key) in [
             ("tenant: 'a b'", "tenant"),
@@ -157,6 +187,17 @@ mod tests {
             ("projection: {lease_ms: 1000, lease_renew_ms: 900}", "projection.lease_renew_ms"),
             ("personas: {a: {roles: [x]}, b: {roles: [x]}}", "personas.b.roles"),
             ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),
+            ("connections: {c: {kind: postgres, url: u, rows_max: 0}}", "connections.c.rows_max"),
+            ("connections: {c: {kind: postgres, url: u, bytes_max: 0}}", "connections.c.bytes_max"),
+            ("connections: {c: {kind: postgres, url: u, timeout_ms: 0}}", "connections.c.timeout_ms"),
+            (
+                "connections: {c: {kind: postgres, url: u, timeout_ms: 4294967296}}",
+                "connections.c.timeout_ms",
+            ),
+            (
+                "connections: {c: {kind: postgres, url: u, connections_max: 0}}",
+                "connections.c.connections_max",
+            ),
         ] {
             match parse(text, none).unwrap_err() {
                 ConfigError::Value { key: found, .. } => assert_eq!(found, key),

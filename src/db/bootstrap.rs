@@ -9,6 +9,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
 use super::keys::{Keys, scram_verifier};
 use super::{Error, Role, SAMPLE_DATABASE, sample};
 
+/// What one query of an agent may have in temporary files on the private server at most.
+const QUERY_TEMP_FILES_MAX: &str = "512MB";
+
 /// Bootstraps of several processes against one server take turns under this advisory lock ("annals" in ASCII).
 const LOCK: i64 = 0x616e_6e61_6c73;
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -34,6 +37,10 @@ pub(super) async fn private(server: &PgConnectOptions, database: &str, keys: &Ke
         );
         sql += &format!("ALTER ROLE {name} IN DATABASE {own} RESET ALL;");
         sql += &settings(role);
+        if role == Role::SampleReader {
+            // Only a superuser may set it, and the role cannot lift it. The log lies on the same disk.
+            sql += &format!("ALTER ROLE {name} SET temp_file_limit = '{QUERY_TEMP_FILES_MAX}';");
+        }
     }
     execute(&mut connection, "grant access to the databases", sql).await?;
     close(connection).await;

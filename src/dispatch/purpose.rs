@@ -30,11 +30,13 @@ pub(super) fn split(arguments: Option<&RawValue>) -> Result<Split, ToolError> {
     let Some(at) = entries.iter().position(|(key, _)| key == "purpose") else {
         return Ok(Split { arguments: arguments.to_owned(), purpose: None });
     };
-    let purpose = read(entries[at].1)?;
+    // A null is an argument that was not given, as for every other one.
+    let raw = entries[at].1;
+    let purpose = if raw.get() == "null" { None } else { Some(read(raw)?) };
     if entries.iter().skip(at + 1).any(|(key, _)| key == "purpose") {
         return Err(ToolError::validation("purpose_twice", "\"purpose\" is given twice.", "Give it once."));
     }
-    Ok(Split { arguments: join(entries.iter().filter(|(key, _)| key != "purpose")), purpose: Some(purpose) })
+    Ok(Split { arguments: join(entries.iter().filter(|(key, _)| key != "purpose")), purpose })
 }
 
 fn read(raw: &RawValue) -> Result<String, ToolError> {
@@ -118,6 +120,12 @@ mod tests {
         let split = split(Some(&raw(r#"{"b":1.0e5,"purpose":"because \u00e9","a":[1,  2],"b":2}"#))).unwrap();
         assert_eq!(split.arguments.get(), r#"{"b":1.0e5,"a":[1,  2],"b":2}"#);
         assert_eq!(split.purpose.as_deref(), Some("because é"));
+    }
+
+    #[test]
+    fn a_null_purpose_is_none() {
+        let split = split(Some(&raw(r#"{"a":null,"purpose": null}"#))).unwrap();
+        assert_eq!((split.arguments.get(), split.purpose), (r#"{"a":null}"#, None));
     }
 
     #[test]

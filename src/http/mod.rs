@@ -8,6 +8,7 @@ mod cors;
 mod guard;
 mod health;
 mod mcp;
+mod patience;
 mod problem;
 mod serve;
 

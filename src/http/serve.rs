@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::patience::Patience;
 use crate::base::Tasks;
 
 /// How long to wait after an accept failed for want of resources, so that others can give some back.
@@ -37,6 +38,8 @@ pub struct ListenerLimits {
     pub head_timeout: Duration,
     /// Bytes of a request's head at most.
     pub head_bytes_max: usize,
+    /// How long a client may take nothing of an answer before its connection is closed.
+    pub write_timeout: Duration,
     /// How long connections may go on after the shutdown began.
     pub drain: Duration,
 }
@@ -47,6 +50,7 @@ impl Default for ListenerLimits {
             connections_max: 2_048,
             head_timeout: Duration::from_secs(60),
             head_bytes_max: 64 * 1024,
+            write_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(6),
         }
     }
@@ -135,7 +139,7 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_timeout)
         .max_buf_size(limits.head_bytes_max)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Patience::new(stream, limits.write_timeout)), service);
     let mut connection = std::pin::pin!(connection);
     let mut stopping = false;
     loop {

@@ -118,6 +118,13 @@ pub(super) fn is_object(raw: &RawValue) -> bool {
     raw.get().starts_with('{')
 }
 
+/// One form for all spellings of an id: `"\u0041"` is `"A"`.
+pub(super) fn plain_id(raw: &RawValue) -> Cow<'_, str> {
+    let text = if raw.get().contains('\\') { text_of(raw) } else { None };
+    // A lone surrogate has no text; it stays as it was written.
+    text.map_or(Cow::Borrowed(raw.get()), |text| Cow::Owned(format!("\"{text}\"")))
+}
+
 fn is_id(json: &str) -> bool {
     if json.len() > ID_BYTES_MAX {
         return false;
@@ -189,6 +196,21 @@ mod tests {
         );
         let long = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#, "x".repeat(255));
         assert_eq!(code_of(&long), -32600);
+    }
+
+    #[test]
+    fn one_id_is_one_however_it_is_spelled() {
+        let plain = |id: &str| plain_id(&RawValue::from_string(id.into()).unwrap()).into_owned();
+        for (id, expected) in [
+            (r#""\u0041\/é""#, r#""A/é""#),
+            (r#""\u00e9""#, r#""é""#),
+            (r#""A""#, r#""A""#),
+            ("1", "1"),
+            (r#""1""#, r#""1""#),
+            (r#""\ud800""#, r#""\ud800""#),
+        ] {
+            assert_eq!(plain(id), expected, "{id}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::answer::Asked;
 use super::call::{InSession, call_request, list, refuse, target_of_malformed};
-use super::envelope::{Request, text_of};
+use super::envelope::{Request, plain_id, text_of};
 use super::headers::{self, single};
 use super::params::{Params, Unreadable};
 use super::reply::{Refusal, ResultWriter, SERVER_INFO, plain_error, refusal};
@@ -77,7 +77,7 @@ pub(super) fn notification(
     if method == "notifications/cancelled"
         && let Ok(Params { request_id: Some(request_id), .. }) = params
     {
-        server.sessions.cancel(session.id, &caller.principal, request_id.get());
+        server.sessions.cancel(session.id, &caller.principal, &plain_id(request_id));
     }
     Reply::empty(StatusCode::ACCEPTED)
 }
@@ -173,7 +173,7 @@ async fn call(
     let principal = Arc::clone(&caller.principal);
     let call = call_request(ERA, request, &params, &target, caller, in_session);
     let asked = Asked { era: ERA, id: request.id, call_id: call.call_id };
-    let begun = server.sessions.begin(session.id, &principal, request.id.get(), call.cancel.clone());
+    let begun = server.sessions.begin(session.id, &principal, &plain_id(request.id), call.cancel.clone());
     let in_flight = match begun {
         Ok(in_flight) => in_flight,
         Err(BeginError::NotFound) => return session_not_found(Some(request)),

@@ -2,7 +2,8 @@
 //!
 //! Knows no tool.
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -18,9 +19,21 @@ pub(super) fn read<T: DeserializeOwned>(
     accepted: &[&str],
     arguments: &RawValue,
 ) -> Result<T, ToolError> {
-    let object: Map<String, Value> = serde_json::from_str(arguments.get()).map_err(|_| {
-        ToolError::validation("argument_invalid", "The arguments are not a JSON object.", "Send an object.")
+    let Once(object, repeated) = serde_json::from_str(arguments.get()).map_err(|_| {
+        ToolError::validation(
+            "argument_invalid",
+            "The arguments are not a JSON object of text and of numbers that fit.",
+            "Send an object, without lone surrogates and numbers beyond 64 bits.",
+        )
     })?;
+    if let Some(name) = repeated {
+        // The record holds both, and its readers could take the other one for what was run.
+        return Err(ToolError::validation(
+            "argument_repeated",
+            format!("{tool}: argument {:?} is given twice.", clip(&name, 64)),
+            "Give it once.",
+        ));
+    }
     if let Some(unknown) = object.keys().find(|key| !accepted.contains(&key.as_str())) {
         return Err(unknown_argument(tool, unknown, accepted));
     }
@@ -31,6 +44,33 @@ pub(super) fn read<T: DeserializeOwned>(
         let code = if missing { "argument_missing" } else { "argument_invalid" };
         ToolError::validation(code, format!("{tool}: {cause}."), "See the tool's input schema.")
     })
+}
+
+/// An object, and a name that stands in it more than once.
+struct Once(Map<String, Value>, Option<String>);
+
+impl<'de> Deserialize<'de> for Once {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Once;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Once, A::Error> {
+                let mut once = Once(Map::new(), None);
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    if once.0.insert(name.clone(), value).is_some() {
+                        once.1 = Some(name);
+                    }
+                }
+                Ok(once)
+            }
+        }
+        deserializer.deserialize_map(Read)
+    }
 }
 
 /// Names the argument whose type is wrong, which serde's own message does not.
@@ -66,8 +106,6 @@ fn unknown_argument(tool: &str, unknown: &str, accepted: &[&str]) -> ToolError {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
 
     #[derive(Debug, Deserialize)]
@@ -96,6 +134,20 @@ mod tests {
         assert!(wrong.message.contains("\"limit\""), "{}", wrong.message);
         let missing = error(r#"{"limit":3}"#);
         assert_eq!((missing.code, missing.message.as_str()), ("argument_missing", "t: missing field `sql`."));
+    }
+
+    #[test]
+    fn an_argument_given_twice_is_refused_however_it_is_written() {
+        for json in [
+            r#"{"sql":"x","sql":"y"}"#,
+            r#"{"sql":"x","s\u0071l":"y"}"#,
+            r#"{"sql":"x","sql":null}"#,
+            r#"{"sql":null,"sql":"x"}"#,
+        ] {
+            let error = error(json);
+            let expected = ("argument_repeated", "t: argument \"sql\" is given twice.");
+            assert_eq!((error.code, error.message.as_str()), expected, "{json}");
+        }
     }
 
     #[test]

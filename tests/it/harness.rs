@@ -42,6 +42,14 @@ impl Home {
         }
     }
 
+    /// As [`Home::annals`], with a stdout that takes nothing.
+    pub(crate) fn annals_on_full_disk(&self, args: &[&str]) -> Finished {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(&self.data_dir(), args).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        Finished { code: output.status.code(), stdout: String::new(), stderr }
+    }
+
     /// Starts `annals serve ARGS` and waits until it says that it is ready.
     pub(crate) fn serve(&self, args: &[&str]) -> Server {
         let mut server = Server::spawn(self.data_dir(), args, &[]);

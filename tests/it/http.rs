@@ -225,6 +225,22 @@ async fn a_head_over_the_limit_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_asks_and_never_reads_holds_no_connection() {
+    let listener = ListenerLimits {
+        connections_max: 1,
+        write_timeout: Duration::from_millis(300),
+        ..ListenerLimits::default()
+    };
+    let server = Harness::start_with(Setup { listener, ..Setup::default() }).await;
+    let mut deaf = TcpStream::connect(server.address).await.unwrap();
+    let asks = b"GET /robots.txt HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(1_000);
+    // Answers fill the buffers of both ends; then the server takes no more, until it closes the connection.
+    soon("the end of the deaf client's connection", async { while deaf.write_all(&asks).await.is_ok() {} })
+        .await;
+    assert_eq!(server.send(&Ask::get("/healthz")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_metrics_have_a_listener_of_their_own() {
     let mut registry = prometheus_client::registry::Registry::default();
     let counter = prometheus_client::metrics::counter::Counter::<u64>::default();

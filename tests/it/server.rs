@@ -297,6 +297,14 @@ async fn what_cannot_start_says_why_and_exits_with_its_code() {
     assert_eq!(checked.code, Some(2));
     assert!(checked.stderr.contains("body_bytes") && checked.stderr.contains('2'), "{}", checked.stderr);
     assert_eq!(home.annals(&["config", "check"]).code, Some(0));
+    let no_url = home.path().join("no-url.yaml");
+    std::fs::write(&no_url, "connections: {sales: {kind: postgres, url: nonsense}}").unwrap();
+    let checked = home.annals(&["config", "check", "--config", no_url.to_str().unwrap()]);
+    assert_eq!((checked.code, checked.stdout.as_str()), (Some(2), ""), "serve refuses it, too");
+    assert!(checked.stderr.contains("connections.sales.url"), "{}", checked.stderr);
+    let full = home.annals_on_full_disk(&["config", "check"]);
+    assert_eq!(full.code, Some(3), "lost output is no success");
+    assert!(full.stderr.contains("cannot write to stdout"), "{}", full.stderr);
     assert_eq!(home.annals(&["serve", "--nonsense"]).code, Some(2));
     assert_eq!(home.annals(&["serve", "--role", "edge"]).code, Some(2));
 

@@ -30,6 +30,8 @@ pub(super) struct Checked {
     pub(super) calls: BTreeSet<(Option<String>, String)>,
     /// Names behind a dot, which Postgres also reads as calls on a row: `t.f` is `f(t)`.
     pub(super) fields: BTreeSet<String>,
+    /// Those of them behind brackets, where the argument can be of any type: `(1.0).f` is `f(1.0)`.
+    pub(super) applied: BTreeSet<String>,
     /// Operators, the ones behind keywords included.
     pub(super) operators: BTreeSet<String>,
     /// All names: types could be among them.
@@ -98,6 +100,7 @@ fn names(tokens: &Tokens, sql: &str) -> Checked {
         sql: sql.get(..tokens.statement_end).unwrap_or_default().to_owned(),
         calls: BTreeSet::new(),
         fields: BTreeSet::new(),
+        applied: BTreeSet::new(),
         // What LIKE, ILIKE, SIMILAR TO, IN, BETWEEN and ORDER BY come down to.
         operators: ["~~", "!~~", "~~*", "!~~*", "~", "!~", "=", "<>", "<", ">", "<=", ">="]
             .map(str::to_owned)
@@ -114,6 +117,9 @@ fn names(tokens: &Tokens, sql: &str) -> Checked {
                 }
                 if behind_dot {
                     checked.fields.insert(text.clone());
+                    if is_behind_brackets(tokens, index) {
+                        checked.applied.insert(text.clone());
+                    }
                 }
                 checked.words.insert(text.clone());
             }
@@ -131,6 +137,17 @@ fn names(tokens: &Tokens, sql: &str) -> Checked {
     checked
 }
 
+/// Whether the dotted name that ends at `index` starts from `(...)` or `[...]`, so from a value and not from a table.
+fn is_behind_brackets(tokens: &Tokens, index: usize) -> bool {
+    let mut start = index;
+    while start >= 2 && tokens.is_mark(start - 1, '.') && tokens.word(start - 2).is_some() {
+        start -= 2;
+    }
+    start >= 2
+        && tokens.is_mark(start - 1, '.')
+        && (tokens.is_mark(start - 2, ')') || tokens.is_mark(start - 2, ']'))
+}
+
 fn denied_names(checked: &Checked) -> Result<(), ToolError> {
     if let Some(name) = checked.words.iter().find(|name| is_denied_relation(name)) {
         return Err(refused(
@@ -140,8 +157,9 @@ fn denied_names(checked: &Checked) -> Result<(), ToolError> {
             ),
         ));
     }
-    // Not the fields: none of these functions takes a row, and columns may be called alike.
-    if let Some((_, name)) = checked.calls.iter().find(|(_, name)| is_denied_function(name)) {
+    // Not all fields: none of these functions takes a row, and columns may be called alike.
+    let mut called = checked.calls.iter().map(|(_, name)| name).chain(&checked.applied);
+    if let Some(name) = called.find(|name| is_denied_function(name)) {
         return Err(refused(
             "sql_function_refused",
             format!("The function {name} reaches beyond reading tables: it is not callable here."),
@@ -278,6 +296,9 @@ mod tests {
             ("SELECT * FROM pg_catalog.\"pg_authid\"", "sql_relation_refused"),
             ("SELECT \"query_to_xml\"('x', true, true, '')", "sql_function_refused"),
             ("SELECT lo.lo_revenue FROM lineorder lo", "passed"),
+            ("SELECT ('SELECT 1'::text) . ts_stat", "sql_function_refused"),
+            ("SELECT (a.b[1]).c.\"current_setting\" FROM a", "sql_function_refused"),
+            ("SELECT (ARRAY[1.0])[1].pg_sleep", "sql_function_refused"),
             ("SELECT 1) AS t, (SELECT 2", "sql_syntax"),
             ("SELECT FROM WHERE", "sql_syntax"),
             ("SELECT 1;", "passed"),

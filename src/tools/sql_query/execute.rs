@@ -72,7 +72,17 @@ async fn describe(
     connection: &mut PgConnection,
     sql: &str,
 ) -> Result<Result<Vec<Column>, ToolError>, sqlx::Error> {
-    let statement = connection.prepare(AssertSqlSafe(sql.to_owned()).into_sql_str()).await?;
+    let statement = match connection.prepare(AssertSqlSafe(sql.to_owned()).into_sql_str()).await {
+        // The driver asks the catalog about types it does not know, and knows no multiranges.
+        Err(sqlx::Error::ColumnDecode { index, .. }) if index.contains("typtype") => {
+            return Ok(Err(ToolError::validation(
+                "sql_unsupported_type",
+                "A column is of a type that cannot be described here, such as a multirange.",
+                "Cast it: column::text.",
+            )));
+        }
+        prepared => prepared?,
+    };
     let parameters = statement.parameters().map_or(0, |either| either.left().map_or(0, <[PgTypeInfo]>::len));
     if parameters > 0 {
         return Ok(Err(ToolError::validation(

@@ -31,7 +31,7 @@ const HARMLESS: &[&str] = &[
 
 const CALLS: &str = "
     WITH volatile AS (
-        SELECT p.oid, p.proname, p.pronamespace, n.nspname, p.proargtypes
+        SELECT p.oid, p.proname, p.pronamespace, n.nspname, p.proargtypes, p.pronargs, p.pronargdefaults
         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
         WHERE (p.proname = ANY($2) OR p.proname = ANY($3))
           AND (p.provolatile = 'v' OR p.prosecdef OR EXISTS (
@@ -47,7 +47,12 @@ const CALLS: &str = "
     UNION ALL
     SELECT v.nspname::text, v.proname::text
     FROM volatile v JOIN pg_catalog.pg_type t ON t.oid = v.proargtypes[0]
-    WHERE v.proname = ANY($3) AND t.typtype IN ('c', 'p')
+    WHERE v.proname = ANY($3) AND t.typtype IN ('c', 'd', 'p')
+    UNION ALL
+    SELECT v.nspname::text, v.proname::text
+    FROM volatile v
+    WHERE v.proname = ANY($5) AND v.pronargs >= 1 AND v.pronargs - v.pronargdefaults <= 1
+      AND pg_catalog.pg_function_is_visible(v.oid)
     ORDER BY 1, 2 LIMIT 1";
 
 const OPERATORS_AND_CASTS: &str = "
@@ -76,12 +81,14 @@ pub(super) async fn check(
         .map(|(schema, name)| (schema.as_deref().unwrap_or_default(), name.as_str()))
         .unzip();
     let fields: Vec<&str> = checked.fields.iter().map(String::as_str).collect();
+    let applied: Vec<&str> = checked.applied.iter().map(String::as_str).collect();
     if !names.is_empty() || !fields.is_empty() {
         let found = sqlx::query(CALLS)
             .bind(schemas)
             .bind(names)
             .bind(fields)
             .bind(HARMLESS)
+            .bind(applied)
             .persistent(false)
             .fetch_optional(&mut *connection)
             .await?;

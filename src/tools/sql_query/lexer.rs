@@ -56,7 +56,12 @@ impl Tokens {
 /// # Errors
 /// `sql_syntax` or `sql_unsupported_syntax`, with line and column.
 pub(super) fn read(sql: &str) -> Result<Tokens, ToolError> {
-    Scanner { sql, bytes: sql.as_bytes(), at: 0 }.run()
+    let scanner = Scanner { sql, bytes: sql.as_bytes(), at: 0 };
+    match sql.find('\0') {
+        // In strings too: the protocol ends a text with it.
+        Some(at) => Err(scanner.syntax(at, "a NUL character is not text")),
+        None => scanner.run(),
+    }
 }
 
 struct Scanner<'a> {
@@ -171,7 +176,6 @@ impl Scanner<'_> {
                 self.number()
             }
             _ if is_operator(first) => Ok(self.operator()),
-            0 => Err(self.syntax(start, "a NUL character is not text")),
             _ => {
                 self.at += 1;
                 Ok(Token::Mark(char::from(first)))

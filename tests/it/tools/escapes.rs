@@ -34,6 +34,7 @@ const BAIT: &str = "
         AS 'UPDATE accounts SET balance = 0; SELECT 1';
     CREATE FUNCTION quiet_danger() RETURNS int LANGUAGE sql STABLE SECURITY DEFINER AS 'SELECT danger()';
     CREATE FUNCTION danger_row(accounts) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT danger()';
+    CREATE FUNCTION danger_of(int, int DEFAULT 0) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT danger()';
     CREATE FUNCTION danger_two(int, int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT danger()';
     CREATE OPERATOR ## (FUNCTION = danger_two, LEFTARG = int, RIGHTARG = int);
     CREATE AGGREGATE danger_sum(int) (SFUNC = danger_two, STYPE = int, INITCOND = '0');

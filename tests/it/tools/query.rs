@@ -68,9 +68,17 @@ async fn rows_arrive_without_loss_and_within_limits() {
         ("SELECT nosuch(1)", "sql_undefined_function"),
         ("SELECT 1 +", "sql_syntax"),
         ("SELECT pg_sleep(1)", "sql_function_refused"),
+        ("SELECT 'a\0b'", "sql_syntax"),
+        ("SELECT \"a\0b\" FROM big", "sql_syntax"),
+        ("SELECT '{[1,2]}'::int4multirange", "sql_unsupported_type"),
+        ("SELECT ARRAY['{[1,2]}'::int4multirange]", "sql_unsupported_type"),
     ] {
         assert_eq!(call(&tool, json!({"sql": sql})).await.unwrap_err().code, code, "{sql}");
     }
+    let spilled = "SELECT count(*) FROM (SELECT repeat(md5(g::text), 100) FROM generate_series(1, 400000) g ORDER BY 1) s";
+    let error = call(&tool, json!({"sql": spilled})).await.unwrap_err();
+    assert_eq!(error.code, "sql_resources_exhausted", "a query may not fill the disk that the log is on");
+    assert!(error.message.contains("temp_file_limit"), "{}", error.message);
     connections.close().await;
     server.stop().await;
 }
@@ -93,6 +101,7 @@ async fn values_of_every_type_have_a_form_in_json() {
         ("(SELECT t FROM t WHERE a = 1)", json!({"a": 1, "b": "x"})),
         ("ARRAY[[1, 2], [3, 4]]", json!([[1, 2], [3, 4]])),
         ("'[1,5)'::int4range", json!("[1,5)")),
+        ("'{[1,5)}'::int4multirange::text", json!("{[1,5)}")),
         ("'<a/>'::xml", json!("<a/>")),
         ("'{\"b\": [1, null]}'::jsonb", json!({"b": [1, null]})),
         ("'a:1'::tsvector", json!("'a':1")),
