@@ -153,7 +153,19 @@ async fn touched_state_is_found() {
     run.stop().await;
     let forger = stand.superuser().await;
     let end = receipts[3].position.0;
+    let hide = |at: u64| {
+        format!(
+            "INSERT INTO annals.parked
+             SELECT 'audit', 1, log_id, topic, partition, position, recorded_at, incarnation, seq, content, link,
+                 convert_to(body_head || personal_token || body_tail, 'UTF8'), 'Postgres rejects it: so they say', now()
+             FROM audit_v1.audit_events JOIN audit_v1.audit_personal USING (log_id, topic, partition, position, recorded_at)
+             WHERE position = {at};
+             DELETE FROM audit_v1.audit_events WHERE position = {at};
+             DELETE FROM audit_v1.audit_personal WHERE position = {at}"
+        )
+    };
     let forgeries = [
+        (hide(receipts[1].position.0), "state", "it was set aside, although it gives a row"),
         ("UPDATE annals.lane_heads SET seq = seq + 7".to_owned(), "state", "lane_heads has event "),
         ("DELETE FROM annals.lane_heads".to_owned(), "state", "lane_heads misses lane "),
         ("DELETE FROM audit_v1.open_calls".to_owned(), "state", "open_calls misses call "),
