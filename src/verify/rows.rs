@@ -407,6 +407,11 @@ impl RowCheck {
         Ok(())
     }
 
+    /// Whether the event at this place was applied in the snapshot.
+    pub(super) fn has_applied(&self, (target, position): (TopicPartition, Position)) -> bool {
+        self.checkpoints.get(&target).is_some_and(|applied| position <= applied.position)
+    }
+
     /// The open snapshot, for further comparisons.
     pub(super) fn connection(&mut self) -> &mut PgConnection {
         &mut self.tx
