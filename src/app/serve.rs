@@ -29,6 +29,12 @@ use crate::tools::{About, Connections, toolbox};
 /// How long the cancelled calls may take to record their ends, and the worker to stop.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// How long the end may take in all; eight seconds are promised.
+const EXIT_MAX: Duration = Duration::from_millis(7_500);
+
+/// What Postgres gets of that, however long the rest took.
+const STORE_WAIT_MIN: Duration = Duration::from_millis(500);
+
 /// How long the banner waits for the store, which may have a first key to show.
 const BANNER_WAIT: Duration = Duration::from_secs(20);
 
@@ -286,7 +292,7 @@ async fn run_store(
     std::future::pending().await
 }
 
-/// The order of the end: no new requests, calls to their recorded ends, the last events, the store, the log.
+/// The order of the end: no new requests, calls to their recorded ends, the last events, the log, the store.
 async fn stop(
     node: Node,
     services: Services,
@@ -295,6 +301,7 @@ async fn stop(
     config: &Config,
     reason: &str,
 ) -> Result<(), StartError> {
+    let begun = tokio::time::Instant::now();
     ends.accept.cancel();
     let grace = Duration::from_millis(config.limits.shutdown_grace_ms);
     if tokio::time::timeout(grace, calls.join()).await.is_err() {
@@ -311,9 +318,19 @@ async fn stop(
     remove_if_there(&ends.run_file)?;
     remove_if_there(&ends.socket)?;
     store::stop_worker(&services.worker, SETTLE).await;
-    let stopped = services.postgres.stop().await;
-    services.connections.close().await;
-    node.close().await?;
+    // Before the store: a Postgres that hangs must not keep the log from its clean end.
+    let closed = node.close().await;
+    let store = async {
+        let stopped = services.postgres.stop().await;
+        services.connections.close().await;
+        stopped
+    };
+    let left = EXIT_MAX.saturating_sub(begun.elapsed()).max(STORE_WAIT_MIN);
+    let stopped = tokio::time::timeout(left, store).await.unwrap_or_else(|_| {
+        let cause = "the private Postgres did not stop in time; the next start adopts or stops it";
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, cause).into())
+    });
+    closed?;
     finished?;
     stopped
 }

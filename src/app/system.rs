@@ -60,11 +60,13 @@ pub(super) async fn checkpoint(lanes: &Lanes) -> Result<(), RecordError> {
     record(lanes, &Facts::Checkpoint(SystemCheckpoint { heads: lanes.heads() })).await.map(|_| ())
 }
 
-/// The last events of an incarnation: nothing may be recorded in its lanes afterwards.
+/// The last events of an incarnation. Whoever still records, a slow client's request for one, is refused as closed from
+/// here on: an event behind the end of its lane would look like a forged one.
 ///
 /// # Errors
 /// [`RecordError`].
 pub(super) async fn stop(lanes: &Lanes, reason: &str) -> Result<(), RecordError> {
+    lanes.end(|target| target.topic != Topic::System);
     record(lanes, &Facts::Stopping(Stopping { reason: reason.to_owned() })).await?;
     checkpoint(lanes).await?;
     let lane_incarnation = lanes.incarnation();
@@ -75,5 +77,6 @@ pub(super) async fn stop(lanes: &Lanes, reason: &str) -> Result<(), RecordError>
     for head in lanes.heads().into_iter().filter(|head| head.topic == Topic::System) {
         record(lanes, &Facts::LaneClosed(LaneClosed { lane_incarnation, head })).await?;
     }
+    lanes.end(|_| true);
     Ok(())
 }

@@ -127,10 +127,18 @@ impl Lanes {
                 Ok(position) => Ok(Receipt { position, ..receipt }),
                 Err(error) => {
                     // What was sequenced may be missing below, so nothing may be chained behind it.
-                    state.lock().stopped = Some(error.to_string());
+                    state.lock().stopped = Some(Refusal::Failed(error.to_string()));
                     Err(error.into())
                 }
             }
+        }
+    }
+
+    /// Ends the lanes that `which` names: what comes later is refused as closed and gets no number. A process does this
+    /// before it states where its lanes end, so that no late request can make that statement wrong.
+    pub fn end(&self, which: impl Fn(TopicPartition) -> bool) {
+        for target in TopicPartition::all().filter(|target| which(*target)) {
+            self.lanes[target.index()].lock().stopped.get_or_insert(Refusal::Closed);
         }
     }
 
@@ -142,8 +150,8 @@ impl Lanes {
     ) -> Result<(super::Ack, Receipt), RecordError> {
         let content = sha256(&event.body);
         let mut lane = state.lock();
-        if let Some(cause) = &lane.stopped {
-            return Err(Refusal::Failed(cause.clone()).into());
+        if let Some(refusal) = &lane.stopped {
+            return Err(refusal.clone().into());
         }
         let recorded_at = self.clock.now().max(lane.recorded_at);
         let seq = lane.next_seq;
@@ -204,6 +212,7 @@ mod parking {
 
     use crate::base::Timestamp;
     use crate::event::Link;
+    use crate::log::Refusal;
 
     #[derive(Default)]
     pub(super) struct LaneState(Mutex<Lane>);
@@ -213,7 +222,7 @@ mod parking {
         pub(super) next_seq: u64,
         pub(super) link: Link,
         pub(super) recorded_at: Timestamp,
-        pub(super) stopped: Option<String>,
+        pub(super) stopped: Option<Refusal>,
     }
 
     impl LaneState {

@@ -3,6 +3,7 @@
 //! It reads only. It owns neither the log nor the database, and runs beside a server or without one.
 
 mod calls;
+mod keys;
 mod lanes;
 mod report;
 mod rows;
@@ -17,6 +18,7 @@ use crate::log::embedded::{Scanned, ScannedItem, Scanner};
 use crate::log::{LogId, ReadError, Stored};
 
 use calls::CallBook;
+use keys::KeyBook;
 use lanes::{LaneBook, Stated};
 use report::Findings;
 use rows::{Judged, RowCheck};
@@ -84,6 +86,7 @@ struct Verifier {
     unreadable: u64,
     lanes: LaneBook,
     calls: CallBook,
+    keys: KeyBook,
     rows: Option<RowCheck>,
     found: Vec<Finding>,
     findings: Findings,
@@ -194,6 +197,7 @@ impl Verifier {
             Ok(decoded) => {
                 self.lanes.add_facts(&stored, &decoded.facts, &mut self.found);
                 self.calls.add(&stored, &decoded, &mut self.found);
+                self.keys.add(&stored, &decoded);
                 self.check_started(&stored, &decoded.facts);
                 Some(decoded)
             }
@@ -240,6 +244,7 @@ impl Verifier {
             }
             if whole {
                 state::compare(&mut rows, &mut self.found).await?;
+                self.keys.compare(&mut rows, &mut self.found).await?;
             }
             counts = Some(rows.counts);
             rows.tx.rollback().await?;

@@ -13,6 +13,7 @@ mod harness;
 mod http;
 mod log;
 mod mcp;
+mod outbox;
 mod projection;
 mod query;
 mod schemas;

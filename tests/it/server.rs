@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use annals::app::Node;
+use annals::config::Config;
+use annals::event::{AuthFailed, Facts, Personal, Stopping};
+use annals::log::{RecordError, Refusal};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::{Caller, Home, PATIENCE, call_id};
@@ -270,6 +275,61 @@ async fn sigterm_while_the_store_starts_leaves_no_process_and_the_next_start_wor
         assert_eq!(Caller::new(&again).call("platform_info", json!({})).await.unwrap().0, 200, "{seen}");
         assert!(again.terminate().success());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_hangs_does_not_hold_the_end_up() {
+    let home = Home::new();
+    let mut server = home.serve(&[]);
+    assert_eq!(Caller::new(&server).call("platform_info", json!({})).await.unwrap().0, 200);
+    let text = std::fs::read_to_string(server.data_dir.join("pg/postmaster.pid")).unwrap();
+    let postmaster: i32 = text.lines().next().unwrap().parse().unwrap();
+    let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children")).unwrap();
+    let all: Vec<Pid> = std::iter::once(postmaster)
+        .chain(children.split_whitespace().map(|pid| pid.parse().unwrap()))
+        .map(|pid| Pid::from_raw(pid).unwrap())
+        .collect();
+    for &pid in &all {
+        kill_process(pid, Signal::STOP).unwrap();
+    }
+    let status = server.terminate_within(Duration::from_secs(8)).await;
+    for &pid in &all {
+        kill_process(pid, Signal::CONT).unwrap_or(());
+    }
+    let status = status.expect("an end within eight seconds");
+    // It says so; the log has its clean end all the same.
+    assert_eq!(status.code(), Some(3), "{}", server.log_text());
+    assert!(server.log_text().contains("the private Postgres"), "{}", server.log_text());
+    let verified = home.annals(&["verify"]);
+    assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_recorded_behind_the_last_events_of_a_process() {
+    let home = Home::new();
+    let node = Node::open(&home.data_dir(), &Config::default(), "serve").await.unwrap();
+    // A client that was slow to send its request: it is refused while the store stops.
+    let late = |facts: &Facts| {
+        let draft = node.lanes.draft();
+        let event = draft.build(node.lanes.clock().now(), "192.0.2.9", facts, &Personal::default()).unwrap();
+        node.lanes.record(event)
+    };
+    let refused = Facts::AuthFailed(AuthFailed {
+        reason: "unknown".into(),
+        key_id: None,
+        source: "mcp".into(),
+        route: "POST /mcp".into(),
+        count: 1,
+    });
+    late(&refused).await.unwrap();
+    node.finish("signal").await.unwrap();
+    for facts in [refused, Facts::Stopping(Stopping { reason: "again".into() })] {
+        let error = late(&facts).await.unwrap_err();
+        assert!(matches!(error, RecordError::Refused(Refusal::Closed)), "{facts:?}: {error}");
+    }
+    node.close().await.unwrap();
+    let verified = home.annals(&["verify", "--log-only"]);
+    assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
 }
 
 fn log_has_open_intent(home: &Home) -> bool {

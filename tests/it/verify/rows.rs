@@ -1,8 +1,10 @@
 //! Rows that were touched behind the projection's back, and the state beside them.
 
-use annals::event::Kind;
+use annals::base::sha256_hex;
+use annals::event::{AuthMethod, Facts, KeyCreated, KeyRevoked, Kind, Personal};
 use annals::log::Receipt;
 use sqlx::PgPool;
+use uuid::Uuid;
 
 use super::{first, verify};
 use crate::projection::stand::{Run, Stand};
@@ -153,7 +155,19 @@ async fn touched_state_is_found() {
     run.stop().await;
     let forger = stand.superuser().await;
     let end = receipts[3].position.0;
+    let hide = |at: u64| {
+        format!(
+            "INSERT INTO annals.parked
+             SELECT 'audit', 1, log_id, topic, partition, position, recorded_at, incarnation, seq, content, link,
+                 convert_to(body_head || personal_token || body_tail, 'UTF8'), 'Postgres rejects it: so they say', now()
+             FROM audit_v1.audit_events JOIN audit_v1.audit_personal USING (log_id, topic, partition, position, recorded_at)
+             WHERE position = {at};
+             DELETE FROM audit_v1.audit_events WHERE position = {at};
+             DELETE FROM audit_v1.audit_personal WHERE position = {at}"
+        )
+    };
     let forgeries = [
+        (hide(receipts[1].position.0), "state", "it was set aside, although it gives a row"),
         ("UPDATE annals.lane_heads SET seq = seq + 7".to_owned(), "state", "lane_heads has event "),
         ("DELETE FROM annals.lane_heads".to_owned(), "state", "lane_heads misses lane "),
         ("DELETE FROM audit_v1.open_calls".to_owned(), "state", "open_calls misses call "),
@@ -181,4 +195,62 @@ async fn touched_state_is_found() {
 async fn rebuild_if_there(stand: &Stand, superuser: &PgPool) {
     execute(superuser, "CREATE SCHEMA IF NOT EXISTS audit_v1").await;
     rebuild(stand, superuser).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_no_event_made_and_a_revocation_undone_are_found() {
+    let stand = Stand::start().await;
+    let run = stand.worker("w1", true, |_| {});
+    let (ann, ben) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    for key_id in [ann, ben] {
+        let made = Facts::KeyCreated(KeyCreated {
+            actor_subject_id: "local-operator".into(),
+            actor_auth_method: AuthMethod::Local,
+            key_id,
+            subject_id: "sub".into(),
+            key_sha256: sha256_hex(key_id.as_bytes()),
+            roles: vec!["analyst".into()],
+            expires_at: None,
+        });
+        let personal = Personal { object_name: Some("ann".into()), ..Personal::default() };
+        stand.record(&made, &key_id.to_string(), &personal).await;
+    }
+    let revoked = Facts::KeyRevoked(KeyRevoked {
+        actor_subject_id: "local-operator".into(),
+        actor_auth_method: AuthMethod::Local,
+        key_id: ben,
+    });
+    stand.record(&revoked, &ben.to_string(), &Personal::default()).await;
+    stand.caught_up().await;
+    run.stop().await;
+    let forger = stand.superuser().await;
+    let insert = |id: &str, revoked: &str| {
+        format!(
+            "INSERT INTO annals.api_keys SELECT id, 'sub', 'ann', sha256(uuid_send(id)), '{{analyst}}', now(), NULL, {revoked}
+             FROM (SELECT '{id}'::uuid AS id) AS made"
+        )
+    };
+    execute(&forger, &insert(&ann.to_string(), "NULL")).await;
+    execute(&forger, &insert(&ben.to_string(), "now()")).await;
+    let report = verify(&stand).await;
+    assert!(report.is_clean(), "{report}");
+    let eve = Uuid::from_u128(3);
+    let forgeries = [
+        (insert(&eve.to_string(), "NULL"), format!("api_keys has key {eve}, which no event made")),
+        (
+            "UPDATE annals.api_keys SET revoked_at = NULL WHERE key_id = '00000000-0000-0000-0000-000000000002'".into(),
+            format!("key {ben} was revoked here, and api_keys has it in force"),
+        ),
+        (
+            "UPDATE annals.api_keys SET roles = '{admin}' WHERE key_id = '00000000-0000-0000-0000-000000000001'".into(),
+            format!("api_keys has another key {ann} than this event made"),
+        ),
+    ];
+    for (sql, detail) in &forgeries {
+        execute(&forger, sql).await;
+        let report = verify(&stand).await;
+        assert!(report.findings.iter().any(|found| found.detail == *detail), "{sql}\n{report}");
+    }
+    forger.close().await;
+    stand.stop().await;
 }
