@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use annals::base::Tasks;
 use annals::config::Database;
 use annals::db::{Options, Postgres, Role};
-use annals::event::{Decoded, Facts, Kind};
-use annals::log::embedded::{ScannedItem, Scanner};
+use annals::event::{Facts, Kind};
 use serde_json::json;
 use sqlx::Row;
 use tokio::sync::{Mutex, watch};
 use uuid::Uuid;
 
 use crate::harness::{Caller, Home, PATIENCE, Server, call_id};
+use crate::reading;
 
 const CLIENTS: usize = 16;
 const ANSWERED_MIN: usize = 100;
@@ -68,11 +68,9 @@ async fn round(server: Server) -> Vec<Uuid> {
 
 /// Requested and terminal events of each call on the log.
 fn on_the_log(home: &Home) -> HashMap<Uuid, (usize, usize)> {
-    let mut scanner = Scanner::open(&home.data_dir().join("log")).unwrap();
     let mut calls: HashMap<Uuid, (usize, usize)> = HashMap::new();
-    while let Some(scanned) = scanner.next().unwrap() {
-        let ScannedItem::Event(stored) = scanned.item else { continue };
-        match Decoded::read(stored.frame.target.topic, &stored.frame.body).unwrap().facts {
+    for event in reading::events_in(&home.data_dir().join("log")) {
+        match event.facts {
             Facts::Requested(requested) => calls.entry(requested.call.call_id).or_default().0 += 1,
             Facts::Terminal(kind, terminal) => {
                 let entry = calls.entry(terminal.call.call_id).or_default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use annals::auth::{Globs, Persona, Principal};
 use annals::base::{Category, SystemClock, Tasks, Timestamp};
 use annals::dispatch::{Answer, CallRequest, Client, Dispatch, Limits};
-use annals::event::{AckCheck, AckClass, AuthMethod, Decoded, Facts, Kind, TopicPartition, Transport};
+use annals::event::{AckCheck, AckClass, AuthMethod, Decoded, Facts, Kind, Transport};
 use annals::log::embedded::{EmbeddedLog, Options};
 use annals::log::{Lanes, Log};
 use annals::tools::{
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::faulty_log::{Fault, FaultyLog};
+use crate::reading;
 
 /// How long the absence of something is watched for.
 const QUIET: Duration = Duration::from_millis(300);
@@ -176,18 +177,7 @@ fn request(stage: &Stage, arguments: &str) -> CallRequest {
 }
 
 async fn events(stage: &Stage) -> Vec<Decoded> {
-    let all: Vec<_> = TopicPartition::all().map(|target| (target, None)).collect();
-    let mut reader = stage.log.reader(&all).unwrap();
-    let mut events = Vec::new();
-    loop {
-        let batch = reader.next_ready(100).await.unwrap();
-        if batch.is_empty() {
-            return events;
-        }
-        for stored in batch {
-            events.push(Decoded::read(stored.frame.target.topic, &stored.frame.body).unwrap());
-        }
-    }
+    reading::events(&*stage.log).await
 }
 
 async fn kinds(stage: &Stage) -> Vec<Kind> {

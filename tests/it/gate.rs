@@ -5,13 +5,14 @@ use std::sync::Arc;
 use annals::auth::{AuditAccess, Auth, AuthError, Globs, KeyRecord, Keys, Persona, Personas, Presented};
 use annals::base::{Clock, SystemClock, sha256};
 use annals::dispatch::Client;
-use annals::event::{Decoded, Facts, TopicPartition};
+use annals::event::Facts;
 use annals::log::embedded::{EmbeddedLog, Options};
 use annals::log::{Lanes, Log};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::faulty_log::{Fault, FaultyLog};
+use crate::reading;
 
 struct Door {
     _dir: tempfile::TempDir,
@@ -53,20 +54,7 @@ async fn knock(door: &Door, key: Option<&str>) -> Result<String, AuthError> {
 }
 
 async fn facts(door: &Door) -> Vec<Facts> {
-    let all: Vec<_> = TopicPartition::all().map(|target| (target, None)).collect();
-    let mut reader = door.log.reader(&all).unwrap();
-    let mut facts = Vec::new();
-    loop {
-        let batch = reader.next_ready(100).await.unwrap();
-        if batch.is_empty() {
-            return facts;
-        }
-        facts.extend(
-            batch
-                .iter()
-                .map(|stored| Decoded::read(stored.frame.target.topic, &stored.frame.body).unwrap().facts),
-        );
-    }
+    reading::events(&*door.log).await.into_iter().map(|event| event.facts).collect()
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ mod mcp;
 mod outbox;
 mod projection;
 mod query;
+mod reading;
 mod schemas;
 mod server;
 mod tampering;

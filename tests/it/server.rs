@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use annals::app::Node;
 use annals::config::Config;
+use annals::event::Kind;
 use annals::event::{AuthFailed, Facts, Personal, Stopping};
 use annals::log::{RecordError, Refusal};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::{Caller, Home, PATIENCE, call_id};
+use crate::reading;
 
 const EVENTS: &str = "/api/v1/admin/audit/events";
 
@@ -227,7 +229,7 @@ async fn sigterm_ends_within_eight_seconds_and_running_calls_are_recorded_as_can
         tasks.spawn("slow call", async move { caller.call("sql_query", json!({ "sql": slow })).await })
     };
     let started = async {
-        while !log_has_open_intent(&home) {
+        while events_on_the_log(&home, Kind::ToolCallRequested) == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -332,19 +334,8 @@ async fn nothing_is_recorded_behind_the_last_events_of_a_process() {
     assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
 }
 
-fn log_has_open_intent(home: &Home) -> bool {
-    use annals::event::{Decoded, Kind};
-    use annals::log::embedded::{ScannedItem, Scanner};
-    let mut scanner = Scanner::open(&home.data_dir().join("log")).unwrap();
-    while let Some(scanned) = scanner.next().unwrap() {
-        let ScannedItem::Event(stored) = scanned.item else { continue };
-        if Decoded::read(stored.frame.target.topic, &stored.frame.body).unwrap().kind
-            == Kind::ToolCallRequested
-        {
-            return true;
-        }
-    }
-    false
+fn events_on_the_log(home: &Home, kind: Kind) -> usize {
+    reading::events_in(&home.data_dir().join("log")).iter().filter(|event| event.kind == kind).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -445,7 +436,7 @@ async fn an_event_that_the_relay_appends_twice_becomes_one_row() {
     let caller = Caller::new(&server);
     row(&caller, "&event_kind=admin.key_created", |_| true).await;
     let appended_twice = async {
-        while key_created_on_the_log(&home) < 2 {
+        while events_on_the_log(&home, Kind::AdminKeyCreated) < 2 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -466,18 +457,4 @@ async fn an_event_that_the_relay_appends_twice_becomes_one_row() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), rows, "an event has two rows");
-}
-
-#[cfg(feature = "planted-bugs")]
-fn key_created_on_the_log(home: &Home) -> usize {
-    use annals::event::{Decoded, Kind};
-    use annals::log::embedded::{ScannedItem, Scanner};
-    let mut scanner = Scanner::open(&home.data_dir().join("log")).unwrap();
-    let mut count = 0;
-    while let Some(scanned) = scanner.next().unwrap() {
-        let ScannedItem::Event(stored) = scanned.item else { continue };
-        let event = Decoded::read(stored.frame.target.topic, &stored.frame.body).unwrap();
-        count += usize::from(event.kind == Kind::AdminKeyCreated);
-    }
-    count
 }
