@@ -58,7 +58,10 @@ impl StartError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Persona(_) | Self::Connection(_) | Self::SampleName => 2,
+            Self::Persona(_)
+            | Self::Connection(_)
+            | Self::SampleName
+            | Self::Database(crate::db::Error::Url { .. }) => 2,
             Self::Bind { .. }
             | Self::Node(_)
             | Self::Database(_)

@@ -365,7 +365,15 @@ async fn what_cannot_start_says_why_and_exits_with_its_code() {
     assert_eq!(missing.code, Some(3), "{}", missing.stderr);
     assert!(missing.stderr.contains("/nonexistent"), "{}", missing.stderr);
 
-    let server = home.serve(&[]);
+    let elsewhere = ["--database-url", "mysql://localhost/annals"];
+    for command in ["serve", "verify"] {
+        let free = if command == "serve" { &free[..] } else { &[] };
+        let refused = home.annals(&[&[command], &elsewhere[..], free].concat());
+        assert_eq!(refused.code, Some(2), "{command}: {}", refused.stderr);
+        assert!(refused.stderr.contains("is not a Postgres URL"), "{command}: {}", refused.stderr);
+    }
+
+    let server = home.serve(&["--database-url", ""]);
     let second = home.annals(&[&["serve"], &free[..]].concat());
     assert_eq!(second.code, Some(3), "{}", second.stderr);
     assert!(second.stderr.contains("log/lock"), "names the lock: {}", second.stderr);
