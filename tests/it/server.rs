@@ -216,6 +216,40 @@ async fn a_private_postgres_that_dies_comes_back_and_the_rows_catch_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_private_postgres_that_dies_while_it_is_filled_does_not_end_the_server() {
+    let home = Home::new();
+    let server = home.serve_front(&["--sample"], &[]).await;
+    let loading = async {
+        loop {
+            if let Some(postmaster) = loading_postmaster(&server.data_dir) {
+                return postmaster;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let postmaster = tokio::time::timeout(PATIENCE, loading).await.expect("the sample is being loaded");
+    assert!(!server.log_text().contains("sample data is there"), "too late to be a test");
+    kill_process(postmaster, Signal::KILL).unwrap();
+    let caller = Caller::new(&server);
+    assert_eq!(caller.call("platform_info", json!({})).await.unwrap().0, 200);
+    caller.get_until("/readyz", |body| (body["store"] == "ok").then_some(())).await;
+    let count = json!({ "connection": "sample", "sql": "SELECT count(*) AS n FROM orders" });
+    let (status, answer) = caller.call("sql_query", count).await.unwrap();
+    assert_eq!((status, &answer["result"]["isError"]), (200, &json!(false)), "{answer}");
+    assert!(server.terminate().success());
+}
+
+/// The private Postgres, while one of its processes takes the sample's rows.
+fn loading_postmaster(data_dir: &std::path::Path) -> Option<Pid> {
+    let text = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
+    let postmaster: i32 = text.lines().next()?.parse().ok()?;
+    let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children")).ok()?;
+    let titles = children.split_whitespace().map(|pid| std::fs::read(format!("/proc/{pid}/cmdline")));
+    let copies = |title: Vec<u8>| String::from_utf8_lossy(&title).contains(" COPY");
+    titles.flatten().any(copies).then(|| Pid::from_raw(postmaster)).flatten()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_within_eight_seconds_and_running_calls_are_recorded_as_cancelled() {
     let home = Home::new();
     let mut server = home.serve(&["--sample"]);
