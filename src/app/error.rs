@@ -54,11 +54,24 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// Whether the store went away, so that the same may work when it is back.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Keys(KeyError::Store(cause)) => crate::db::is_transient(cause),
+            Self::Sample(error) => error.is_transient(),
+            _ => false,
+        }
+    }
+
     /// 2: the config is wrong; 3: something is missing, unreachable or corrupt.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Persona(_) | Self::Connection(_) | Self::SampleName => 2,
+            Self::Persona(_)
+            | Self::Connection(_)
+            | Self::SampleName
+            | Self::Database(crate::db::Error::Url { .. }) => 2,
             Self::Bind { .. }
             | Self::Node(_)
             | Self::Database(_)

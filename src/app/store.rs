@@ -78,19 +78,16 @@ pub(super) async fn bring_up(
     let postgres = services.postgres.start(&options).await?;
     if services.sample {
         if postgres.has_sample() {
-            let loaded = sample::ensure(&postgres.pool(Role::SampleOwner)).await?;
+            let load = async || Ok(sample::ensure(&postgres.pool(Role::SampleOwner)).await?);
+            let loaded = until_done(services, &options, load).await?;
             tracing::info!(
                 tables = loaded.rows.len(),
                 rows = loaded.rows.values().sum::<u64>(),
                 "sample data is there"
             );
-            let options = postgres.connect_options(Role::SampleReader);
-            services.connections.add(
-                SAMPLE_CONNECTION,
-                sample::DESCRIPTION,
-                options,
-                ConnectionLimits::default(),
-            );
+            let reader = postgres.connect_options(Role::SampleReader);
+            let limits = ConnectionLimits::default();
+            services.connections.add(SAMPLE_CONNECTION, sample::DESCRIPTION, reader, limits);
         } else {
             tracing::warn!(
                 "--sample is for the private Postgres; nothing is written into a database of yours"
@@ -99,11 +96,33 @@ pub(super) async fn bring_up(
     }
     start_worker(services, &postgres);
     services.query.open(postgres.pool(Role::Auditor));
-    let keys =
-        key_store(&services.lanes, &postgres, &services.config, &services.keys, &services.background).await?;
-    let first_key = first_key(&keys).await?;
+    let load = async || {
+        let Services { lanes, config, keys, background, .. } = services;
+        key_store(lanes, &postgres, config, keys, background).await
+    };
+    let keys = until_done(services, &options, load).await?;
+    let first_key = until_done(services, &options, async || first_key(&keys).await).await?;
     key_stores.send_replace(Some(keys));
     Ok((postgres, first_key))
+}
+
+/// Does `step` again, on a Postgres that is brought back, as long as it fails because that went away: the log is well
+/// then, and calls go on.
+async fn until_done<T>(
+    services: &Services,
+    options: &db::Options,
+    step: impl AsyncFn() -> Result<T, StartError>,
+) -> Result<T, StartError> {
+    loop {
+        match step().await {
+            Err(error) if error.is_transient() => {
+                tracing::warn!(error = %error, "the store went away while it was brought up; it is tried again");
+                tokio::time::sleep(RETRY).await;
+                services.postgres.start(options).await?;
+            }
+            done => return done,
+        }
+    }
 }
 
 fn start_worker(services: &Services, postgres: &Postgres) {

@@ -72,13 +72,13 @@ pub(super) async fn key_store(
     ));
     // The reader stands at the end before the load reads Postgres, so no change falls between the two.
     let reader = admin_reader(lanes.log().as_ref())?;
+    store.load().await?;
     let following = follow(reader, Arc::clone(keys), tasks.cancel_token().clone());
     tasks.spawn("key follower", async move {
         if let Err(error) = following.await {
             tracing::error!(error = %error, "changes of keys are no longer followed; restart");
         }
     });
-    store.load().await?;
     let work = Relay { pool, lanes: Arc::clone(lanes), outbox };
     tasks.spawn("outbox relay", relay(work, tasks.cancel_token().clone()));
     Ok(store)

@@ -126,7 +126,7 @@ impl From<crate::app::StartError> for Failure {
 
 impl From<crate::db::Error> for Failure {
     fn from(error: crate::db::Error) -> Self {
-        Self::missing(error)
+        crate::app::StartError::from(error).into()
     }
 }
 
@@ -214,7 +214,8 @@ impl Common {
     fn database(&self, config: &Config, data_dir: &std::path::Path) -> crate::db::Options {
         crate::db::Options {
             data_dir: data_dir.to_owned(),
-            url: config.database.url.clone(),
+            // An empty variable is one that is not set.
+            url: config.database.url.clone().filter(|url| !url.is_empty()),
             pg_bin: self.pg_bin.clone(),
             database: config.database.clone(),
         }

@@ -65,6 +65,12 @@ impl Error {
     fn of(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |cause| Self { action, cause }
     }
+
+    /// Whether the database went away, so that the same may work later.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        crate::db::is_transient(&self.cause)
+    }
 }
 
 /// Makes sure that the sample data is there, as the owner of its database. Everything happens in one transaction.

@@ -218,6 +218,40 @@ async fn a_private_postgres_that_dies_comes_back_and_the_rows_catch_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_private_postgres_that_dies_while_it_is_filled_does_not_end_the_server() {
+    let home = Home::new();
+    let server = home.serve_front(&["--sample"], &[]).await;
+    let loading = async {
+        loop {
+            if let Some(postmaster) = loading_postmaster(&server.data_dir) {
+                return postmaster;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let postmaster = tokio::time::timeout(PATIENCE, loading).await.expect("the sample is being loaded");
+    assert!(!server.log_text().contains("sample data is there"), "too late to be a test");
+    kill_process(postmaster, Signal::KILL).unwrap();
+    let caller = Caller::new(&server);
+    assert_eq!(caller.call("platform_info", json!({})).await.unwrap().0, 200);
+    caller.get_until("/readyz", |body| (body["store"] == "ok").then_some(())).await;
+    let count = json!({ "connection": "sample", "sql": "SELECT count(*) AS n FROM orders" });
+    let (status, answer) = caller.call("sql_query", count).await.unwrap();
+    assert_eq!((status, &answer["result"]["isError"]), (200, &json!(false)), "{answer}");
+    assert!(server.terminate().success());
+}
+
+/// The private Postgres, while one of its processes takes the sample's rows.
+fn loading_postmaster(data_dir: &std::path::Path) -> Option<Pid> {
+    let text = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
+    let postmaster: i32 = text.lines().next()?.parse().ok()?;
+    let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children")).ok()?;
+    let titles = children.split_whitespace().map(|pid| std::fs::read(format!("/proc/{pid}/cmdline")));
+    let copies = |title: Vec<u8>| String::from_utf8_lossy(&title).contains(" COPY");
+    titles.flatten().any(copies).then(|| Pid::from_raw(postmaster)).flatten()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_within_eight_seconds_and_running_calls_are_recorded_as_cancelled() {
     let home = Home::new();
     let mut server = home.serve(&["--sample"]);
@@ -364,7 +398,15 @@ async fn what_cannot_start_says_why_and_exits_with_its_code() {
     assert_eq!(missing.code, Some(3), "{}", missing.stderr);
     assert!(missing.stderr.contains("/nonexistent"), "{}", missing.stderr);
 
-    let server = home.serve(&[]);
+    let elsewhere = ["--database-url", "mysql://localhost/annals"];
+    for command in ["serve", "verify"] {
+        let free = if command == "serve" { &free[..] } else { &[] };
+        let refused = home.annals(&[&[command], &elsewhere[..], free].concat());
+        assert_eq!(refused.code, Some(2), "{command}: {}", refused.stderr);
+        assert!(refused.stderr.contains("is not a Postgres URL"), "{command}: {}", refused.stderr);
+    }
+
+    let server = home.serve(&["--database-url", ""]);
     let second = home.annals(&[&["serve"], &free[..]].concat());
     assert_eq!(second.code, Some(3), "{}", second.stderr);
     assert!(second.stderr.contains("log/lock"), "names the lock: {}", second.stderr);
