@@ -36,6 +36,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// A fast shutdown, then an immediate one; both fit the eight seconds that an exit may take.
 const FAST_WAIT_MAX: Duration = Duration::from_secs(4);
 const IMMEDIATE_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Private memory of one of the server's processes at most: a query may make several values of 1 GB, and copies of each.
+#[cfg(target_os = "linux")]
+const PROCESS_MEMORY_MAX: u64 = 1024 * 1024 * 1024;
 const LOG_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const LOG_TAIL_BYTES: u64 = 4 * 1024;
 
@@ -362,7 +365,23 @@ fn spawn(pg: &Path, socket_dir: &Path, log: &Path, mut command: Command) -> std:
         .stderr(output)
         .process_group(0)
         .spawn()
+        .inspect(bound_memory)
 }
+
+/// Bounds the memory of each process of the server that starts as `child`, which its own settings cannot do.
+#[cfg(target_os = "linux")]
+fn bound_memory(child: &Child) {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) else { return };
+    let limit = Rlimit { current: Some(PROCESS_MEMORY_MAX), maximum: Some(PROCESS_MEMORY_MAX) };
+    if let Err(error) = prlimit(Some(pid), Resource::Data, limit) {
+        tracing::warn!(error = %error, "the memory of the private Postgres's processes is not bounded");
+    }
+}
+
+/// Other systems have no such limit on another process.
+#[cfg(not(target_os = "linux"))]
+fn bound_memory(_: &Child) {}
 
 fn start_error(cause: String, log: PathBuf) -> Error {
     let tail = tail_of(&log).unwrap_or_else(|error| format!("(unreadable: {error})"));
