@@ -57,6 +57,9 @@ pub(super) async fn run(common: &Common, command: KeyCommand) -> Result<ExitCode
         }
         KeyCommand::List { .. } | KeyCommand::Revoke { .. } => None,
     };
+    if new.is_none() && !common.data_dir.is_dir() {
+        return Err(Failure::usage(format!("there is no data directory {}", common.data_dir.display())));
+    }
     let reach = reach(common).await?;
     let outcome = match (&reach, command, new) {
         (Reach::Server(client), KeyCommand::Create { .. }, Some(new)) => {

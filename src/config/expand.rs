@@ -22,22 +22,37 @@ pub enum ExpandError {
 }
 
 /// Replaces `${VAR}` and `${VAR:-default}` by what `get` gives; `$$` is a dollar sign. An empty value counts as
-/// unset where a default is given.
+/// unset where a default is given. Lines that are comments are left alone.
 ///
 /// # Errors
 /// [`ExpandError`] names the variable and the line.
 pub fn expand(text: &str, get: impl Fn(&str) -> Option<String>) -> Result<String, ExpandError> {
     let mut out = String::with_capacity(text.len());
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        if line.trim_start().starts_with('#') {
+            out.push_str(line);
+        } else {
+            expand_line(line, index + 1, &get, &mut out)?;
+        }
+    }
+    Ok(out)
+}
+
+fn expand_line(
+    text: &str,
+    line: usize,
+    get: &impl Fn(&str) -> Option<String>,
+    out: &mut String,
+) -> Result<(), ExpandError> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
         out.push_str(before);
-        let line = out.matches('\n').count() + 1;
         if let Some(after) = after.strip_prefix('$') {
             out.push('$');
             rest = after;
         } else if let Some(after) = after.strip_prefix('{') {
             let (inside, after) = after.split_once('}').ok_or(ExpandError::Unclosed { line })?;
-            out.push_str(&value(inside, line, &get)?);
+            out.push_str(&value(inside, line, get)?);
             rest = after;
         } else {
             out.push('$');
@@ -45,7 +60,7 @@ pub fn expand(text: &str, get: impl Fn(&str) -> Option<String>) -> Result<String
         }
     }
     out.push_str(rest);
-    Ok(out)
+    Ok(())
 }
 
 fn value(inside: &str, line: usize, get: &impl Fn(&str) -> Option<String>) -> Result<String, ExpandError> {
@@ -72,6 +87,11 @@ mod tests {
     #[test]
     fn values_defaults_and_dollars() {
         assert_eq!(expand("a ${HOST} ${PORT:-5432} ${EMPTY:-x} $$ $5", get).unwrap(), "a db 5432 x $ $5");
+    }
+
+    #[test]
+    fn comments_are_left_alone() {
+        assert_eq!(expand("# ${NOPE}\n  # ${\na: ${HOST}\n", get).unwrap(), "# ${NOPE}\n  # ${\na: db\n");
     }
 
     #[test]

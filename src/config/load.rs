@@ -125,9 +125,33 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         let key = format!("connections.{name}.timeout_ms");
         require(connection.timeout_ms <= 86_400_000, &key, "at most 86400000, a day")?;
     }
+    for host in &config.http.allowed_hosts {
+        let names_a_host = !host.is_empty() && !host.contains(['/', '@', ' ']) && !has_port(host);
+        require(
+            names_a_host,
+            "http.allowed_hosts",
+            "each a host name or address alone, without scheme and port",
+        )?;
+    }
+    for origin in &config.http.allowed_origins {
+        require(
+            is_origin(origin),
+            "http.allowed_origins",
+            "each like https://host or http://host:8080, nothing behind",
+        )?;
+    }
     roles_are_unique(config)?;
     config.personas()?;
     Ok(())
+}
+
+fn has_port(host: &str) -> bool {
+    !host.starts_with('[') && host.matches(':').count() == 1 || host.contains("]:")
+}
+
+fn is_origin(origin: &str) -> bool {
+    let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+    host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '@', ' ', '?', '#']))
 }
 
 fn roles_are_unique(config: &Config) -> Result<(), ConfigError> {
@@ -187,6 +211,10 @@ mod tests {
             ("projection: {lease_ms: 1000, lease_renew_ms: 900}", "projection.lease_renew_ms"),
             ("personas: {a: {roles: [x]}, b: {roles: [x]}}", "personas.b.roles"),
             ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),
+            ("http: {allowed_hosts: ['annals.example:8080']}", "http.allowed_hosts"),
+            ("http: {allowed_hosts: ['https://annals.example']}", "http.allowed_hosts"),
+            ("http: {allowed_origins: [annals.example]}", "http.allowed_origins"),
+            ("http: {allowed_origins: ['https://annals.example/']}", "http.allowed_origins"),
             ("connections: {c: {kind: postgres, url: u, rows_max: 0}}", "connections.c.rows_max"),
             ("connections: {c: {kind: postgres, url: u, bytes_max: 0}}", "connections.c.bytes_max"),
             ("connections: {c: {kind: postgres, url: u, timeout_ms: 0}}", "connections.c.timeout_ms"),

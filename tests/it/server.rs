@@ -393,6 +393,9 @@ async fn what_cannot_start_says_why_and_exits_with_its_code() {
     assert_eq!(home.annals(&["serve", "--nonsense"]).code, Some(2));
     assert_eq!(home.annals(&["serve", "--role", "edge"]).code, Some(2));
 
+    let typo = home.annals(&["key", "list"]);
+    assert_eq!((typo.code, home.data_dir().exists()), (Some(2), false), "{}", typo.stderr);
+
     let free = ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
     let missing = home.annals(&[&["serve", "--pg-bin", "/nonexistent"], &free[..]].concat());
     assert_eq!(missing.code, Some(3), "{}", missing.stderr);
