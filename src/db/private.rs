@@ -98,7 +98,10 @@ impl Running {
     pub(super) async fn start(data_dir: &Path, pg_bin: Option<&Path>, keys: &Keys) -> Result<Self, Error> {
         let pg = data_dir.join("pg");
         match Self::find(&pg, keys).await? {
-            Found::Usable(running) => return Ok(*running),
+            Found::Usable(running) => {
+                tracing::info!(process.pid = running.pid, "adopted the private Postgres that was running");
+                return Ok(*running);
+            }
             // Stopping it would hurt those that use it and help nobody: the next would not let us in either.
             Found::Closed(error) if lock::is_used(data_dir)? => return Err(error),
             Found::Closed(_) | Found::Nothing => stop_all(&pg).await?,
@@ -159,7 +162,6 @@ impl Running {
         if system_identifier(pg)? != identifier {
             return closed(format!("{running} and serves the data of another directory"));
         }
-        tracing::info!(process.pid = file.pid, "adopted the private Postgres that was running");
         let pg = pg.to_owned();
         Ok(Found::Usable(Box::new(Self { pg, pid: file.pid, socket_dir, child: Mutex::new(None) })))
     }
