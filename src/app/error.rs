@@ -48,6 +48,9 @@ pub enum StartError {
     /// The log cannot be followed.
     #[error(transparent)]
     Follow(#[from] ReadError),
+    /// The log's bytes are damaged: the projection met them. Names the file and the place.
+    #[error("the log is corrupt: {0}; `annals verify --log-only` says what else is")]
+    Corrupt(String),
     /// The system refused something.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -78,6 +81,7 @@ impl StartError {
             | Self::Keys(_)
             | Self::Sample(_)
             | Self::Follow(_)
+            | Self::Corrupt(_)
             | Self::Io(_) => 3,
         }
     }

@@ -17,7 +17,7 @@ use super::{Node, RunFile, StartError, control, socket_path};
 use crate::auth::{Auth, KeyStore, Keys};
 use crate::base::Tasks;
 use crate::config::Config;
-use crate::consumer::{self, StoreStatus};
+use crate::consumer::{self, StoreState, StoreStatus};
 use crate::db;
 use crate::dispatch::Dispatch;
 use crate::http;
@@ -36,7 +36,7 @@ const EXIT_MAX: Duration = Duration::from_millis(7_500);
 const STORE_WAIT_MIN: Duration = Duration::from_millis(500);
 
 /// How long the banner waits for the store, which may have a first key to show.
-const BANNER_WAIT: Duration = Duration::from_secs(20);
+const BANNER_WAIT: Duration = Duration::from_secs(10);
 
 /// What `annals serve` was asked for.
 pub struct ServeOptions {
@@ -108,6 +108,7 @@ pub async fn serve(options: ServeOptions) -> Result<(), StartError> {
     let ends = front.open(&node, &services, registry, listeners, key_store)?;
     let outcome = tokio::select! {
         reason = signals.next() => Ok(reason),
+        error = corrupt(services.status.subscribe()) => Err(error),
         ended = run_store(&services, database, &key_stores, &ends, options.print) => ended,
     };
     let (reason, outcome) = match outcome {
@@ -260,6 +261,14 @@ impl Front<'_> {
     }
 }
 
+/// Resolves when the projection meets damaged bytes: nobody may go on as if the record were whole.
+async fn corrupt(mut status: watch::Receiver<StoreStatus>) -> StartError {
+    match status.wait_for(|status| status.state == StoreState::Corrupt).await {
+        Ok(status) => StartError::Corrupt(status.detail.clone()),
+        Err(_) => std::future::pending().await,
+    }
+}
+
 /// Brings the store up, says so, and watches over it. Ends only with an error.
 async fn run_store(
     services: &Services,
@@ -317,9 +326,10 @@ async fn stop(
     let finished = node.finish(reason).await;
     remove_if_there(&ends.run_file)?;
     remove_if_there(&ends.socket)?;
-    store::stop_worker(&services.worker, SETTLE).await;
-    // Before the store: a Postgres that hangs must not keep the log from its clean end.
+    // Before the store: a Postgres that hangs must not keep the log from its clean end. The worker takes in the last
+    // events and ends by itself when the log is closed.
     let closed = node.close().await;
+    store::stop_worker(&services.worker, SETTLE).await;
     let store = async {
         let stopped = services.postgres.stop().await;
         services.connections.close().await;

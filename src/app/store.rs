@@ -152,8 +152,11 @@ fn start_worker(services: &Services, postgres: &Postgres) {
     services.worker.spawn("audit projection", async move { worker.run(&tasks).await });
 }
 
-/// Stops the projection; the next start goes on from its checkpoint.
+/// Lets the projection come to the end of a closed log, then stops it; the next start goes on from its checkpoint.
 pub(super) async fn stop_worker(worker: &Tasks, at_most: Duration) {
+    if tokio::time::timeout(at_most, worker.join()).await.is_ok() {
+        return;
+    }
     if tokio::time::timeout(at_most, worker.stop()).await.is_err() {
         tracing::warn!("the projection did not stop in time; the next start takes its leases over");
     }

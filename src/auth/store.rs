@@ -232,27 +232,7 @@ impl KeyStore {
     /// # Errors
     /// [`KeyError::Store`].
     pub async fn list(&self) -> Result<Vec<Listed>, KeyError> {
-        let rows = sqlx::query(
-            "SELECT key_id, user_name, subject_id, roles, created_at, expires_at, revoked_at
-             FROM annals.api_keys ORDER BY created_at DESC, key_id",
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let listed = rows.iter().map(|row| {
-            let at = |column| {
-                row.try_get::<Option<OffsetDateTime>, _>(column).map(|at| at.map(Timestamp::from_offset))
-            };
-            Ok(Listed {
-                key_id: row.try_get("key_id")?,
-                name: row.try_get("user_name")?,
-                subject_id: row.try_get("subject_id")?,
-                roles: row.try_get("roles")?,
-                created_at: Timestamp::from_offset(row.try_get("created_at")?),
-                expires_at: at("expires_at")?,
-                revoked_at: at("revoked_at")?,
-            })
-        });
-        Ok(listed.collect::<Result<_, sqlx::Error>>()?)
+        list_keys(&self.pool).await
     }
 
     /// Revokes a key; returns once this process refuses it.
@@ -305,6 +285,34 @@ impl KeyStore {
             .await
             .map_err(|_| KeyError::Pending(PublishError::NotFollowed))
     }
+}
+
+/// All keys, newest first, for whoever needs no more than to look: nothing is recorded and no log is needed.
+///
+/// # Errors
+/// [`KeyError::Store`].
+pub async fn list_keys(pool: &PgPool) -> Result<Vec<Listed>, KeyError> {
+    let rows = sqlx::query(
+        "SELECT key_id, user_name, subject_id, roles, created_at, expires_at, revoked_at
+         FROM annals.api_keys ORDER BY created_at DESC, key_id",
+    )
+    .fetch_all(pool)
+    .await?;
+    let listed = rows.iter().map(|row| {
+        let at = |column| {
+            row.try_get::<Option<OffsetDateTime>, _>(column).map(|at| at.map(Timestamp::from_offset))
+        };
+        Ok(Listed {
+            key_id: row.try_get("key_id")?,
+            name: row.try_get("user_name")?,
+            subject_id: row.try_get("subject_id")?,
+            roles: row.try_get("roles")?,
+            created_at: Timestamp::from_offset(row.try_get("created_at")?),
+            expires_at: at("expires_at")?,
+            revoked_at: at("revoked_at")?,
+        })
+    });
+    Ok(listed.collect::<Result<_, sqlx::Error>>()?)
 }
 
 /// Whether `c` breaks the line or changes the direction of the text around it: a list of keys would show something

@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use hyper::Method;
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Common, Failure, print};
 use crate::app::{ControlClient, DataDir, RunFile, Workbench};
-use crate::auth::{Created, KeyError, Listed, NewKey, local_principal};
+use crate::auth::{Created, KeyError, Listed, NewKey, list_keys, local_principal};
 use crate::base::{Clock, SystemClock, Timestamp};
+use crate::db::{Postgres, Role};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
@@ -44,64 +46,73 @@ impl From<KeyError> for Failure {
     }
 }
 
-enum Reach {
-    Server(ControlClient),
-    DataDir(Box<Workbench>),
-}
-
 pub(super) async fn run(common: &Common, command: KeyCommand) -> Result<ExitCode, Failure> {
-    let new = match &command {
+    let text = match command {
         KeyCommand::Create { name, roles, expires } => {
             let expires_at = expires.as_deref().map(|text| expiry(text, SystemClock.now())).transpose()?;
-            Some(NewKey { name: name.clone(), roles: roles.clone(), expires_at })
+            create(common, &NewKey { name, roles, expires_at }).await?
         }
-        KeyCommand::List { .. } | KeyCommand::Revoke { .. } => None,
+        KeyCommand::List { json } => show_list(&list(common).await?, json)?,
+        KeyCommand::Revoke { key_id } => revoke(common, key_id).await?,
     };
-    if new.is_none() && !common.data_dir.is_dir() {
-        return Err(Failure::usage(format!("there is no data directory {}", common.data_dir.display())));
-    }
-    let reach = reach(common).await?;
-    let outcome = match (&reach, command, new) {
-        (Reach::Server(client), KeyCommand::Create { .. }, Some(new)) => {
-            let created: Created = client.request(hyper::Method::POST, "/v1/keys", Some(&new)).await?;
-            show_created(&created)
-        }
-        (Reach::DataDir(bench), KeyCommand::Create { .. }, Some(new)) => {
-            bench.keys.create(&local_principal(), &new).await.map(|created| show_created(&created))?
-        }
-        (Reach::Server(client), KeyCommand::List { json }, _) => show_list(
-            &client.request::<Vec<Listed>>(hyper::Method::GET, "/v1/keys", None::<&Value>).await?,
-            json,
-        )?,
-        (Reach::DataDir(bench), KeyCommand::List { json }, _) => show_list(&bench.keys.list().await?, json)?,
-        (Reach::Server(client), KeyCommand::Revoke { key_id }, _) => {
-            let path = format!("/v1/keys/{key_id}/revoke");
-            client.request::<Value>(hyper::Method::POST, &path, None::<&Value>).await?;
-            format!("revoked {key_id}\n")
-        }
-        (Reach::DataDir(bench), KeyCommand::Revoke { key_id }, _) => {
-            bench.keys.revoke(&local_principal(), key_id).await?;
-            format!("revoked {key_id}\n")
-        }
-        (_, KeyCommand::Create { .. }, None) => return Err(Failure::usage("no key to make")),
-    };
-    if let Reach::DataDir(bench) = reach {
-        bench.close().await?;
-    }
-    print(&outcome)?;
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn reach(common: &Common) -> Result<Reach, Failure> {
-    let config = common.load()?;
-    if let Ok(data_dir) = DataDir::open(&common.data_dir)
-        && let Some(run) = RunFile::read(&data_dir.run_file())?
-        && let Some(client) = ControlClient::connect(&run).await
-    {
-        return Ok(Reach::Server(client));
+async fn create(common: &Common, new: &NewKey) -> Result<String, Failure> {
+    if let Some(server) = server(common).await? {
+        let created: Created = server.request(Method::POST, "/v1/keys", Some(new)).await?;
+        return Ok(show_created(&created));
     }
-    let bench = Workbench::open(&common.data_dir, &config, |root| common.database(&config, root)).await?;
-    Ok(Reach::DataDir(Box::new(bench)))
+    let bench = bench(common).await?;
+    let created = bench.keys.create(&local_principal(), new).await;
+    bench.close().await?;
+    Ok(show_created(&created?))
+}
+
+async fn revoke(common: &Common, key_id: Uuid) -> Result<String, Failure> {
+    existing(common)?;
+    if let Some(server) = server(common).await? {
+        server.request::<Value>(Method::POST, &format!("/v1/keys/{key_id}/revoke"), None::<&Value>).await?;
+    } else {
+        let bench = bench(common).await?;
+        let revoked = bench.keys.revoke(&local_principal(), key_id).await;
+        bench.close().await?;
+        revoked?;
+    }
+    Ok(format!("revoked {key_id}\n"))
+}
+
+/// Without a server it asks Postgres alone: looking at keys leaves no trace on the log.
+async fn list(common: &Common) -> Result<Vec<Listed>, Failure> {
+    let data_dir = existing(common)?;
+    if let Some(server) = server(common).await? {
+        return Ok(server.request(Method::GET, "/v1/keys", None::<&Value>).await?);
+    }
+    let config = common.load()?;
+    let postgres = Postgres::start(common.database(&config, data_dir.root())).await?;
+    let keys = list_keys(&postgres.pool(Role::Writer)).await;
+    postgres.stop().await?;
+    Ok(keys?)
+}
+
+fn existing(common: &Common) -> Result<DataDir, Failure> {
+    DataDir::open(&common.data_dir)
+        .map_err(|error| Failure::usage(format!("{}: {error}", common.data_dir.display())))
+}
+
+/// The server that runs on the data directory.
+async fn server(common: &Common) -> Result<Option<ControlClient>, Failure> {
+    let Ok(data_dir) = DataDir::open(&common.data_dir) else { return Ok(None) };
+    Ok(match RunFile::read(&data_dir.run_file())? {
+        Some(run) => ControlClient::connect(&run).await,
+        None => None,
+    })
+}
+
+async fn bench(common: &Common) -> Result<Workbench, Failure> {
+    let config = common.load()?;
+    Ok(Workbench::open(&common.data_dir, &config, |root| common.database(&config, root)).await?)
 }
 
 fn expiry(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {

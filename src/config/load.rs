@@ -1,6 +1,6 @@
 //! From a file's text to a checked config.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::{Config, Connection, ExpandError, expand};
@@ -57,7 +57,7 @@ fn environment(name: &str) -> Option<String> {
 /// [`ConfigError`] says what to change.
 pub fn parse(text: &str, get: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
     let text = expand(text, get)?;
-    let config: Config = if text.trim().is_empty() {
+    let mut config: Config = if text.trim().is_empty() {
         Config::default()
     } else {
         // No excerpt of the text: it holds what the environment gave, passwords among it.
@@ -65,8 +65,20 @@ pub fn parse(text: &str, get: impl Fn(&str) -> Option<String>) -> Result<Config,
         serde_saphyr::from_str_with_options(&text, options)
             .map_err(|error| ConfigError::Yaml(error.to_string()))?
     };
+    add_default_personas(&mut config);
     check(&config)?;
     Ok(config)
+}
+
+/// The personas that come with Annals stand beside those of the file: a name of the file replaces one, and a role that
+/// the file gives to another persona leaves it.
+fn add_default_personas(config: &mut Config) {
+    let taken: BTreeSet<String> =
+        config.personas.values().flat_map(|persona| persona.roles.clone()).collect();
+    for (name, mut persona) in super::default_personas() {
+        persona.roles.retain(|role| !taken.contains(role));
+        config.personas.entry(name).or_insert(persona);
+    }
 }
 
 fn check(config: &Config) -> Result<(), ConfigError> {
@@ -201,6 +213,32 @@ mod tests {
             assert!(!error.to_string().contains("hunter2"), "{error}");
             assert!(error.to_string().contains("line"), "{error}");
         }
+    }
+
+    #[test]
+    fn personas_of_the_file_stand_beside_the_default_ones() {
+        let text = "personas:\n  support: {roles: [support, auditor], tools: {allow: [platform_info]}}\n  admin: {roles: [root]}";
+        let config = parse(text, none).unwrap();
+        let roles = |persona: &str| config.personas[persona].roles.clone();
+        assert_eq!(config.personas.keys().collect::<Vec<_>>(), ["admin", "analyst", "auditor", "support"]);
+        assert_eq!(roles("support"), ["support", "auditor"]);
+        assert_eq!((roles("admin"), config.personas["admin"].reads_audit), (vec!["root".to_owned()], false));
+        assert_eq!((roles("analyst"), roles("auditor")), (vec!["analyst".to_owned()], vec![]));
+    }
+
+    /// The YAML of `docs/config.md` is a config.
+    #[test]
+    fn the_documented_config_is_one() {
+        let text = include_str!("../../docs/config.md");
+        let yaml = text.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+        let config = parse(yaml, |name| (name == "SALES_PASSWORD").then(|| "secret".into())).unwrap();
+        assert!(config.personas["support"].tools.allow.contains(&"sql_query".to_owned()));
+        assert!(config.connections.contains_key("sales"));
+        let defaults = Config::default();
+        assert_eq!(
+            (config.limits, config.log, config.projection),
+            (defaults.limits, defaults.log, defaults.projection)
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub struct Metrics {
     pub(super) duplicates: Counter,
     pub(super) conflicts: Counter,
     pub(super) lag: Gauge,
+    pub(super) stopped: Gauge,
     pub(super) batch_seconds: Histogram,
 }
 
@@ -26,6 +27,7 @@ impl Default for Metrics {
             duplicates: Counter::default(),
             conflicts: Counter::default(),
             lag: Gauge::default(),
+            stopped: Gauge::default(),
             batch_seconds: Histogram::new([
                 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
             ]),
@@ -67,6 +69,11 @@ impl Metrics {
             "annals_projection_lag_events",
             "Events on the log that are not applied yet",
             metrics.lag.clone(),
+        );
+        registry.register(
+            "annals_projection_stopped_loops",
+            "Loops that stopped for good because the log is damaged or another one; their lag counts no more",
+            metrics.stopped.clone(),
         );
         registry.register(
             "annals_projection_batch_duration_seconds",

@@ -17,6 +17,8 @@ pub enum StoreState {
     Degraded,
     /// The checkpoints do not belong to this log; the worker stopped and needs a person.
     Diverged,
+    /// The log's bytes are damaged; the worker stopped and needs a person.
+    Corrupt,
 }
 
 impl StoreState {
@@ -28,6 +30,7 @@ impl StoreState {
             Self::Ok => "ok",
             Self::Degraded => "degraded",
             Self::Diverged => "log_diverged",
+            Self::Corrupt => "log_corrupt",
         }
     }
 }

@@ -78,6 +78,8 @@ enum Stop {
     Done,
     /// Never go on.
     Diverged(String),
+    /// Never go on: the log's bytes are damaged.
+    Corrupt(String),
     /// Somebody else owns a partition now: claim again.
     Fenced,
     /// Try again later.
@@ -105,7 +107,7 @@ impl From<ReadError> for Stop {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Closed => Self::Done,
-            ReadError::Corrupt { .. } => Self::Diverged(error.to_string()),
+            ReadError::Corrupt { .. } => Self::Corrupt(error.to_string()),
             ReadError::NotFound(_) => Self::Diverged(format!("{error}, although its checkpoint says so")),
             ReadError::Io { .. } => Self::Log(error),
         }
@@ -273,7 +275,15 @@ impl Loop {
                         detail,
                         "the projection stops: its checkpoints do not belong to this log"
                     );
+                    self.shared.metrics.stopped.inc();
                     self.set(StoreState::Diverged, &detail);
+                    self.release(&owned).await;
+                    break;
+                }
+                Stop::Corrupt(detail) => {
+                    tracing::error!(detail, "the projection stops: the log is damaged");
+                    self.shared.metrics.stopped.inc();
+                    self.set(StoreState::Corrupt, &detail);
                     self.release(&owned).await;
                     break;
                 }

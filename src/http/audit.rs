@@ -14,7 +14,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::problem::{ErrorKind, Problem};
-use super::{Peer, State, authenticate, client_of, unavailable};
+use super::{Peer, State, StoreState, authenticate, client_of, unavailable};
 use crate::auth::AuditAccess;
 use crate::query::{Error, Filter};
 
@@ -37,6 +37,7 @@ pub(super) async fn events(
     })?;
     let asked = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
     access.record(&reader, "events", &Value::Object(asked)).await?;
+    access.current()?;
     Ok(fresh(Json(state.query.events(&filter).await.map_err(problem_of)?)))
 }
 
@@ -56,6 +57,7 @@ pub(super) async fn event(
         Problem::new(ErrorKind::BadRequest, "bad_event_id", "The event's id must be a UUID.", hint)
     })?;
     access.record(&reader, "event", &serde_json::json!({ "id": id })).await?;
+    access.current()?;
     let event = state.query.event(id).await.map_err(problem_of)?;
     let event = event.ok_or_else(|| {
         let message = format!("There is no event {id} in the store.");
@@ -86,6 +88,17 @@ impl Access<'_> {
         let (principal, persona) =
             authenticate(self.state, self.headers, self.route, "rest", &client).await?;
         Ok(Reader { principal, persona, client })
+    }
+
+    /// Refuses when the rows stopped following the log: what is there would look like all there is.
+    fn current(&self) -> Result<(), Problem> {
+        match (self.state.readiness)().store {
+            StoreState::LogDiverged | StoreState::LogCorrupt => {
+                let message = "The rows do not follow the log any more, so they are not shown.".to_owned();
+                Err(unavailable("store_stopped", message, STORE_RETRY_S))
+            }
+            StoreState::Starting | StoreState::Ok | StoreState::Degraded => Ok(()),
+        }
     }
 
     /// Makes the reading durable, and refuses whoever may not read.

@@ -29,6 +29,8 @@ pub enum StoreState {
     Degraded,
     /// Its checkpoints are not of this log: a person must decide; calls go on.
     LogDiverged,
+    /// The log is damaged: the process is about to end.
+    LogCorrupt,
 }
 
 impl From<crate::consumer::StoreState> for StoreState {
@@ -38,6 +40,7 @@ impl From<crate::consumer::StoreState> for StoreState {
             crate::consumer::StoreState::Ok => Self::Ok,
             crate::consumer::StoreState::Degraded => Self::Degraded,
             crate::consumer::StoreState::Diverged => Self::LogDiverged,
+            crate::consumer::StoreState::Corrupt => Self::LogCorrupt,
         }
     }
 }
