@@ -82,7 +82,7 @@ find_postgres() {
     if [ -n "${ANNALS_PG_BIN:-}" ]; then
         major=$(postgres_major "$ANNALS_PG_BIN")
         [ -n "$major" ] || {
-            say "ANNALS_PG_BIN=$ANNALS_PG_BIN does not hold postgres, initdb and pg_controldata"
+            say "ANNALS_PG_BIN=$ANNALS_PG_BIN does not hold postgres, initdb and pg_controldata: unset it, or set it to a directory that does"
             exit 2
         }
         [ "$major" -ge 15 ] || {
