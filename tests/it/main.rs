@@ -12,6 +12,7 @@ mod gate;
 mod harness;
 mod http;
 mod log;
+mod log_conformance;
 mod mcp;
 mod outbox;
 mod projection;
