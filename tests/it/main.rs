@@ -13,6 +13,7 @@ mod harness;
 mod http;
 mod log;
 mod log_conformance;
+mod log_files;
 mod mcp;
 mod outbox;
 mod projection;

@@ -99,8 +99,9 @@ pub(super) async fn a_reader_from_the_end_gives_what_comes_later(backend: &dyn B
 
     let mut later = log.reader_from_end(&[target(0), target(1)]).unwrap();
     assert_eq!(later.next_ready(5).await.unwrap(), []);
-    append(&*log, frame(target(2), INCARNATION, 0, 40)).await;
+    // The very next record is the first that it gives.
     let second = append(&*log, frame(target(1), INCARNATION, 0, 40)).await;
+    append(&*log, frame(target(2), INCARNATION, 0, 40)).await;
     let third = append(&*log, frame(target(0), INCARNATION, 1, 40)).await;
     let given = take(&mut *later, 2, || 5).await;
     assert_eq!(by_partition(given), by_partition([second, third.clone()]));
