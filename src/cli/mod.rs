@@ -3,6 +3,7 @@
 
 mod config;
 mod key;
+mod log;
 mod schemas;
 mod serve;
 mod verify;
@@ -55,7 +56,9 @@ enum Command {
     /// Makes, lists and revokes API keys.
     #[command(subcommand)]
     Key(key::KeyCommand),
-
+    /// Looks at the log's files, beside a running server or without one.
+    #[command(subcommand)]
+    Log(log::LogCommand),
     /// Compares the log with itself and with the rows made from it; exit 1 when they do not agree.
     Verify(verify::VerifyArgs),
     /// Looks at the config.
@@ -172,7 +175,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(&cli.common, args).await,
         Command::Key(command) => key::run(&cli.common, command).await,
-
+        Command::Log(command) => log::run(&cli.common, &command),
         Command::Verify(args) => verify::run(&cli.common, &args).await,
         Command::Config(command) => config::run(&cli.common, &command),
         Command::Schemas(args) => schemas::run(&args),

@@ -12,6 +12,8 @@ mod gate;
 mod harness;
 mod http;
 mod log;
+mod log_conformance;
+mod log_files;
 mod mcp;
 mod outbox;
 mod projection;

@@ -56,7 +56,10 @@ use crate::event::{AckCheck, AckClass, TopicPartition};
 
 pub use metrics::Stats;
 pub use recovery::{OpenError, Recovered, UnclosedLane};
-pub use scanner::{Scanned, ScannedItem, Scanner};
+pub use scanner::{Scanned, ScannedItem, ScannedSegment, Scanner};
+
+/// The version of the files that this program writes, and the newest that it reads.
+pub const FORMAT_VERSION: u16 = frame::VERSION;
 
 /// Indexes of sealed segments that are kept in memory.
 const INDEXES_MAX: usize = 32;

@@ -25,6 +25,8 @@ pub struct Scanner {
     codec: Codec,
     log: LogId,
     bases: Vec<u64>,
+    /// The durable end that the writer published.
+    watermark: Position,
     end: Position,
     clean: bool,
     /// The next segment to open, as an index of `bases`.
@@ -65,6 +67,19 @@ pub enum ScannedItem {
     },
 }
 
+/// One segment file, as far as a scan goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScannedSegment {
+    /// The file's name.
+    pub file: String,
+    /// The position of its first byte.
+    pub base: u64,
+    /// Behind its last durable record.
+    pub end: u64,
+    /// The file's length, which may be more; 0 when the file is missing.
+    pub file_bytes: u64,
+}
+
 impl Scanner {
     /// Starts at the first record of the log in `dir`.
     ///
@@ -81,6 +96,7 @@ impl Scanner {
             storage,
             log,
             bases,
+            watermark: Position(watermark.end),
             end: Position(watermark.end),
             clean: watermark.clean,
             next: 0,
@@ -104,6 +120,36 @@ impl Scanner {
     #[must_use]
     pub const fn end(&self) -> Position {
         self.end
+    }
+
+    /// The durable end that the log's writer published last, which may lie before [`Scanner::end`] after a power cut.
+    #[must_use]
+    pub const fn watermark(&self) -> Position {
+        self.watermark
+    }
+
+    /// Whether the log was closed in good order; if not, it is in use, or its owner died.
+    #[must_use]
+    pub const fn is_clean(&self) -> bool {
+        self.clean
+    }
+
+    /// The segments that the scan reads, in log order.
+    ///
+    /// # Errors
+    /// [`ReadError::Io`].
+    pub fn segments(&self) -> Result<Vec<ScannedSegment>, ReadError> {
+        let within =
+            self.bases.iter().enumerate().take_while(|&(index, &base)| index == 0 || base < self.end.0);
+        within
+            .map(|(index, &base)| {
+                let end = self.bases.get(index + 1).map_or(self.end.0, |&next| next.min(self.end.0));
+                let file = segment::name(base);
+                let file_bytes = self.storage.length(&file);
+                let file_bytes = file_bytes.map_err(|error| io_error(self.storage.display(&file), &error))?;
+                Ok(ScannedSegment { file, base, end: end.max(base), file_bytes: file_bytes.unwrap_or(0) })
+            })
+            .collect()
     }
 
     /// Bytes that the scan reads in all, for progress.

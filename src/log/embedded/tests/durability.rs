@@ -118,24 +118,6 @@ async fn a_failed_write_or_sync_stops_the_log_for_good() {
 }
 
 #[tokio::test]
-async fn a_closed_log_is_refused_as_closed_and_ends_its_readers() {
-    let dir = TempDir::new().unwrap();
-    let options = options(&dir);
-    let (log, _) = open(&options);
-    let stored = append(&log, frame(0, 0, 10)).await;
-    let early = log.reserve(1, 10).await.unwrap();
-    let mut reader = log.reader(&[(target(0), None)]).unwrap();
-    log.close().await.unwrap();
-    assert!(matches!(log.append(early, frame(0, 1, 10)).await, Err(AppendError::Refused(Refusal::Closed))));
-    assert!(matches!(log.reserve(1, 10).await, Err(AppendError::Refused(Refusal::Closed))));
-    log.close().await.unwrap();
-    assert_eq!(reader.next(10).await.unwrap(), [stored]);
-    assert!(matches!(reader.next(10).await, Err(ReadError::Closed)));
-    // The lock is free although the handle still lives.
-    open(&options);
-}
-
-#[tokio::test]
 async fn lanes_stay_unclosed_until_their_incarnation_is_marked() {
     let dir = TempDir::new().unwrap();
     let options = options(&dir);

@@ -1,4 +1,5 @@
-//! Reservations: bounded, given back, and kept when nothing else fits any more.
+//! Reservations: their figures, and kept when nothing else fits any more. What every engine must do:
+//! `tests/it/log_conformance`.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,32 +15,22 @@ fn refusal(result: Result<crate::log::Reservation, AppendError>) -> Refusal {
 }
 
 #[tokio::test]
-async fn records_and_bytes_out_are_bounded_and_come_back() {
+async fn the_figures_say_what_is_set_aside() {
     let dir = TempDir::new().unwrap();
     let (log, _) = open(&options(&dir));
-    let mut held = Vec::new();
-    for _ in 0..8 {
-        held.push(log.reserve(2, 10).await.unwrap());
-    }
-    assert_eq!(refusal(log.reserve(1, 0).await), Refusal::Busy);
-    assert_eq!(log.stats().reserved_records.get(), 16);
-
-    // Taken apart and used or dropped, all of it comes back.
-    let outcome = held[0].take(4).unwrap();
-    append_in(&log, outcome, 0).await;
-    log.reserve(1, 0).await.unwrap();
-    held.clear();
-    assert_eq!((log.stats().reserved_records.get(), log.stats().reserved_bytes.get()), (0, 0));
-
-    let big = log.reserve(1, 2_000).await.unwrap();
-    assert_eq!(refusal(log.reserve(1, 100).await), Refusal::Busy);
-    let waiting = log.reserve(1, 100);
-    let (waited, ()) = tokio::join!(waiting, async move { drop(big) });
-    waited.unwrap();
-}
-
-async fn append_in(log: &EmbeddedLog, room: crate::log::Reservation, seq: u64) {
-    log.append(room, frame(0, seq, 4)).await.unwrap();
+    let figures = || (log.stats().reserved_records.get(), log.stats().reserved_bytes.get());
+    let mut held = log.reserve(16, 100).await.unwrap();
+    assert_eq!(figures(), (16, 100));
+    let part = held.take(40).unwrap();
+    log.append(part, frame(0, 0, 4)).await.unwrap();
+    assert_eq!(figures(), (15, 60));
+    // Over its room: refused, and that room is free again.
+    let part = held.take(10).unwrap();
+    let refused = log.append(part, frame(0, 1, 11)).await;
+    assert!(matches!(refused, Err(AppendError::Refused(Refusal::Full(_)))), "{refused:?}");
+    assert_eq!(figures(), (14, 50));
+    drop(held);
+    assert_eq!(figures(), (0, 0));
 }
 
 #[tokio::test]
@@ -66,17 +57,6 @@ async fn what_can_never_fit_is_refused_at_once() {
         "{over_segment}"
     );
     append(&log, frame(0, 0, 10)).await;
-}
-
-#[tokio::test]
-async fn a_record_over_its_reservation_is_refused_and_harms_nobody() {
-    let dir = TempDir::new().unwrap();
-    let (log, _) = open(&options(&dir));
-    let room = log.reserve(1, 10).await.unwrap();
-    let error = log.append(room, frame(0, 0, 11)).await.unwrap_err();
-    assert!(matches!(error, AppendError::Refused(Refusal::Full(_))), "{error:?}");
-    assert_eq!(log.stats().reserved_records.get(), 0);
-    append(&log, frame(0, 0, 11)).await;
 }
 
 #[tokio::test]
