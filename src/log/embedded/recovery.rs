@@ -12,7 +12,7 @@ use super::small::{
 };
 use super::storage::{Lock, LockError, Storage};
 use super::tracker::Tracker;
-use crate::base::Timestamp;
+use crate::base::{Timestamp, planted};
 use crate::event::{Link, TopicPartition};
 use crate::log::{LogId, ReadError};
 
@@ -187,9 +187,11 @@ fn existing(storage: &Storage, lock: Lock, identity: &[u8], bases: Vec<u64>) -> 
             (tracker, end, false)
         }
     };
-    storage
-        .replace(WATERMARK, &Watermark { end, clean: false }.encode(log))
-        .map_err(|error| io(&storage.dir().join(WATERMARK), &error))?;
+    if !(indexed && planted::armed("clean_mark_kept")) {
+        storage
+            .replace(WATERMARK, &Watermark { end, clean: false }.encode(log))
+            .map_err(|error| io(&storage.dir().join(WATERMARK), &error))?;
+    }
     let unclosed = tracker.lanes().iter().map(|(key, head)| UnclosedLane {
         incarnation: key.incarnation,
         target: key.target,
@@ -304,7 +306,9 @@ fn scan_newest(
     }
     let cut = || {
         let file = storage.open_write(&name)?;
-        file.truncate(end - newest)?;
+        if !planted::armed("torn_tail_kept") {
+            file.truncate(end - newest)?;
+        }
         file.sync_all()
     };
     cut().map_err(|error| io(&storage.dir().join(&name), &error))?;

@@ -1,15 +1,18 @@
 //! Every file operation of the embedded log, and nothing else: no frames, no positions, no decisions.
 //!
 //! No other module of the engine may touch `std::fs`. What is written is durable only after the matching `sync`;
-//! a name only after [`Storage::sync_dir`].
+//! a name only after [`Storage::sync_dir`]. Below it lies a medium: `directory` is the real one, and for tests
+//! `simulated` is a disk in memory that loses what was not synced.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+mod directory;
+#[cfg(test)]
+pub(super) mod simulated;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use rustix::fs::FallocateFlags;
 
 /// One operation, as an observer sees it before it happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +34,24 @@ pub(super) type Observer = Arc<dyn Fn(&Operation) -> io::Result<()> + Send + Syn
 #[derive(Clone)]
 pub(super) struct Storage {
     dir: PathBuf,
+    medium: Medium,
     observer: Option<Observer>,
+}
+
+/// What holds the files.
+#[derive(Clone)]
+enum Medium {
+    Directory,
+    #[cfg(test)]
+    Simulated(simulated::Disk),
+}
+
+/// An open file of a medium.
+#[derive(Debug)]
+enum Handle {
+    Directory(File),
+    #[cfg(test)]
+    Simulated(simulated::File),
 }
 
 /// Who holds the lock, as far as its file says.
@@ -43,20 +63,31 @@ pub(super) enum LockError {
 
 /// The log is ours until this is dropped.
 #[derive(Debug)]
-pub(super) struct Lock {
-    _file: File,
+pub(super) enum Lock {
+    Directory {
+        _file: File,
+    },
+    #[cfg(test)]
+    Simulated {
+        _lock: simulated::Lock,
+    },
 }
 
 const LOCK: &str = "lock";
 
 impl Storage {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), observer: None }
+        Self { dir: dir.to_owned(), medium: Medium::Directory, observer: None }
     }
 
     #[cfg(test)]
     pub(super) fn observed(dir: &Path, observer: Observer) -> Self {
-        Self { dir: dir.to_owned(), observer: Some(observer) }
+        Self { observer: Some(observer), ..Self::new(dir) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn simulated(dir: &Path, disk: simulated::Disk) -> Self {
+        Self { medium: Medium::Simulated(disk), ..Self::new(dir) }
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -72,89 +103,80 @@ impl Storage {
         self.observer.as_ref().map_or(Ok(()), |observer| observer(&operation()))
     }
 
-    /// Makes the directory (mode 0700) when it is not there, durably.
+    /// Makes the directory (mode 0700) when it is not there. Its name is durable afterwards, whoever made it.
     pub(super) fn create_dir(&self) -> io::Result<()> {
-        if self.dir.is_dir() {
-            return Ok(());
-        }
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        match self.dir.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
-            _ => File::open(".")?.sync_all(),
+        match &self.medium {
+            Medium::Directory => directory::create(&self.dir),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.create_dir(),
         }
     }
 
     /// Takes the lock and writes our process id into its file.
     pub(super) fn lock(&self) -> Result<Lock, LockError> {
-        let path = self.dir.join(LOCK);
-        let mut file =
-            options().read(true).create(true).truncate(false).open(&path).map_err(LockError::Io)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                return Err(LockError::Held { file: path, pid });
-            }
-            Err(TryLockError::Error(error)) => return Err(LockError::Io(error)),
+        match &self.medium {
+            Medium::Directory => directory::lock(&self.dir).map(|file| Lock::Directory { _file: file }),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.lock().map(|lock| Lock::Simulated { _lock: lock }),
         }
-        file.set_len(0).map_err(LockError::Io)?;
-        writeln!(file, "{}", std::process::id()).map_err(LockError::Io)?;
-        Ok(Lock { _file: file })
     }
 
     /// Keeps writers out while the result lives; `None` while one owns the log.
     pub(super) fn lock_shared(&self) -> io::Result<Option<Lock>> {
-        let file = match File::open(self.dir.join(LOCK)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        match file.try_lock_shared() {
-            Ok(()) => Ok(Some(Lock { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
+        match &self.medium {
+            Medium::Directory => {
+                Ok(directory::lock_shared(&self.dir)?.map(|file| Lock::Directory { _file: file }))
+            }
+            #[cfg(test)]
+            Medium::Simulated(disk) => Ok(disk.lock().ok().map(|lock| Lock::Simulated { _lock: lock })),
         }
     }
 
     /// The names in the directory, in no order.
     pub(super) fn list(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.dir)? {
-            if let Ok(name) = entry?.file_name().into_string() {
-                names.push(name);
-            }
+        match &self.medium {
+            Medium::Directory => directory::list(&self.dir),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.list(),
         }
-        Ok(names)
     }
 
     /// The bytes in a file; `None` when it is not there.
     pub(super) fn length(&self, name: &str) -> io::Result<Option<u64>> {
-        match std::fs::metadata(self.dir.join(name)) {
-            Ok(metadata) => Ok(Some(metadata.len())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+        match &self.medium {
+            Medium::Directory => directory::length(&self.dir.join(name)),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.length(name),
         }
     }
 
     /// All of a small file; `None` when it is not there.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        match std::fs::read(self.dir.join(name)) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+        match &self.medium {
+            Medium::Directory => directory::read(&self.dir.join(name)),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.read(name),
         }
     }
 
     /// Opens a file for reading.
     pub(super) fn open_read(&self, name: &str) -> io::Result<ReadFile> {
-        Ok(ReadFile { file: File::open(self.dir.join(name))? })
+        let handle = match &self.medium {
+            Medium::Directory => Handle::Directory(File::open(self.dir.join(name))?),
+            #[cfg(test)]
+            Medium::Simulated(disk) => Handle::Simulated(disk.open_read(name)?),
+        };
+        Ok(ReadFile { handle })
     }
 
     /// Opens a file for reading and writing; makes it when it is not there.
     pub(super) fn open_write(&self, name: &str) -> io::Result<WriteFile> {
-        let file = options().read(true).create(true).truncate(false).open(self.dir.join(name))?;
-        Ok(WriteFile { file, name: name.to_owned(), storage: self.clone() })
+        let handle = match &self.medium {
+            Medium::Directory => Handle::Directory(directory::open_write(&self.dir.join(name))?),
+            #[cfg(test)]
+            Medium::Simulated(disk) => Handle::Simulated(disk.open_write(name)?),
+        };
+        Ok(WriteFile { handle, name: name.to_owned(), storage: self.clone() })
     }
 
     /// Puts `bytes` into `name` in one step and durably: a reader sees the old file or the new one, whole.
@@ -180,60 +202,62 @@ impl Storage {
     /// Renames; durable after [`Storage::sync_dir`].
     pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.observe(|| Operation::Rename { from: from.to_owned(), to: to.to_owned() })?;
-        std::fs::rename(self.dir.join(from), self.dir.join(to))
+        match &self.medium {
+            Medium::Directory => std::fs::rename(self.dir.join(from), self.dir.join(to)),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.rename(from, to),
+        }
     }
 
     /// Removes a file when it is there.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         self.observe(|| Operation::Remove { file: name.to_owned() })?;
-        match std::fs::remove_file(self.dir.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        match &self.medium {
+            Medium::Directory => directory::remove(&self.dir.join(name)),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.remove(name),
         }
     }
 
     /// Makes the names in the directory durable.
     pub(super) fn sync_dir(&self) -> io::Result<()> {
         self.observe(|| Operation::SyncDir)?;
-        File::open(&self.dir)?.sync_all()
+        match &self.medium {
+            Medium::Directory => directory::sync(&self.dir),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.sync_dir(),
+        }
     }
-}
-
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
-    options
 }
 
 /// A file that is only read.
 #[derive(Debug)]
 pub(super) struct ReadFile {
-    file: File,
+    handle: Handle,
 }
 
 impl ReadFile {
     pub(super) fn length(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        match &self.handle {
+            Handle::Directory(file) => Ok(file.metadata()?.len()),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.length(),
+        }
     }
 
     /// Fills `buffer` from `offset` as far as the file goes; returns the bytes read.
     pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut read = 0;
-        while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {
-            match self.file.read_at(rest, offset + read as u64) {
-                Ok(0) => break,
-                Ok(count) => read += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        match &self.handle {
+            Handle::Directory(file) => directory::read_at(file, buffer, offset),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.read_at(buffer, offset),
         }
-        Ok(read)
     }
 }
 
 /// A file that is written.
 pub(super) struct WriteFile {
-    file: File,
+    handle: Handle,
     name: String,
     storage: Storage,
 }
@@ -246,44 +270,49 @@ impl WriteFile {
 
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.storage.observe(|| Operation::Write { file: self.name.clone(), offset, bytes: bytes.len() })?;
-        self.file.write_all_at(bytes, offset)
+        match &self.handle {
+            Handle::Directory(file) => file.write_all_at(bytes, offset),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.write_at(bytes, offset),
+        }
     }
 
     /// Makes the bytes durable.
     pub(super) fn sync_data(&self) -> io::Result<()> {
         self.storage.observe(|| Operation::SyncData { file: self.name.clone() })?;
-        self.file.sync_data()
+        match &self.handle {
+            Handle::Directory(file) => file.sync_data(),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.sync_data(),
+        }
     }
 
     /// Makes the bytes and the length durable.
     pub(super) fn sync_all(&self) -> io::Result<()> {
         self.storage.observe(|| Operation::SyncAll { file: self.name.clone() })?;
-        self.file.sync_all()
+        match &self.handle {
+            Handle::Directory(file) => file.sync_all(),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.sync_all(),
+        }
     }
 
     pub(super) fn truncate(&self, bytes: u64) -> io::Result<()> {
         self.storage.observe(|| Operation::Truncate { file: self.name.clone(), bytes })?;
-        self.file.set_len(bytes)
+        match &self.handle {
+            Handle::Directory(file) => file.set_len(bytes),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.truncate(bytes),
+        }
     }
 
     /// Gives an empty file `bytes` bytes of zeros that occupy the disk.
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         self.storage.observe(|| Operation::Allocate { file: self.name.clone(), bytes })?;
-        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
-            Ok(()) => Ok(()),
-            // Some file systems cannot; zeros that were written occupy the disk as well.
-            Err(rustix::io::Errno::OPNOTSUPP) => {
-                let zeros = vec![0; 1 << 20];
-                let mut offset = 0;
-                while offset < bytes {
-                    let step = (bytes - offset).min(zeros.len() as u64);
-                    let chunk = usize::try_from(step).map_or(&zeros[..], |step| &zeros[..step]);
-                    self.file.write_all_at(chunk, offset)?;
-                    offset += step;
-                }
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
+        match &self.handle {
+            Handle::Directory(file) => directory::allocate(file, bytes),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.truncate(bytes),
         }
     }
 }

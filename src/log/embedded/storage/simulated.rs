@@ -1,0 +1,514 @@
+//! A disk in memory for tests: it keeps apart what was synced and what is only cached, stops at a chosen operation, and
+//! comes back as a machine does after a power cut, with any part of what was not synced. Knows nothing of logs.
+//!
+//! What it takes for granted, as the engine does: a sector of 512 bytes is written whole or not at all, and a rename
+//! is whole or not at all. What it does not: any order between files, between the sectors of a file, between a file's length
+//! and its bytes, or between names; a data sync covers the bytes and the length they need, not a cut.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{LOCK, LockError};
+
+const SECTOR_BYTES: usize = 512;
+const PAGE_BYTES: usize = 4096;
+
+/// Seeded numbers (SplitMix64).
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From 0 to `limit` - 1.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() % limit as u64).unwrap()
+    }
+}
+
+/// See the module. Clones are the same disk.
+#[derive(Debug, Clone)]
+pub(crate) struct Disk(Arc<Mutex<State>>);
+
+#[derive(Debug, Clone)]
+struct State {
+    /// By number; an entry of a directory is a number.
+    files: Vec<Content>,
+    names: Names,
+    random: Random,
+    operations: u64,
+    stop_at: Option<u64>,
+    stopped: bool,
+    locked: bool,
+    trace: Option<Vec<String>>,
+}
+
+/// A file.
+#[derive(Debug, Clone, Default)]
+struct Content {
+    durable: Vec<u8>,
+    seen: Vec<u8>,
+    pending: Vec<Change>,
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Write { offset: usize, bytes: Vec<u8> },
+    Length(usize),
+}
+
+#[derive(Debug, Clone, Default)]
+struct Names {
+    /// The directory itself is there.
+    made: bool,
+    made_durably: bool,
+    seen: BTreeMap<String, usize>,
+    durable: BTreeMap<String, usize>,
+    pending: Vec<Renaming>,
+}
+
+/// `file` loses its name `from` and gets the name `to`.
+#[derive(Debug, Clone)]
+struct Renaming {
+    file: usize,
+    from: Option<String>,
+    to: Option<String>,
+}
+
+/// How much of what was not synced a power cut leaves.
+#[derive(Debug, Clone, Copy)]
+enum Survival {
+    Nothing,
+    All,
+    Any,
+}
+
+impl Survival {
+    /// Of `count` changes, how many the reader of one place sees.
+    fn pick(self, random: &mut Random, count: usize) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::All => count,
+            Self::Any => random.below(count + 1),
+        }
+    }
+}
+
+/// How much of an operation happens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Whole,
+    Part,
+}
+
+impl Disk {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            files: Vec::new(),
+            names: Names::default(),
+            random: Random::new(seed),
+            operations: 0,
+            stop_at: None,
+            stopped: false,
+            locked: false,
+            trace: None,
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An independent disk in the same state that never stops.
+    pub(crate) fn fork(&self) -> Self {
+        let mut state = self.state().clone();
+        state.stop_at = None;
+        state.trace = None;
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// Remembers operations from now on.
+    pub(crate) fn trace(&self) {
+        self.state().trace.get_or_insert_default();
+    }
+
+    /// Puts a line between the remembered operations.
+    pub(crate) fn note(&self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.state().trace {
+            trace.push(line());
+        }
+    }
+
+    /// What was remembered.
+    pub(crate) fn traced(&self) -> Vec<String> {
+        self.state().trace.clone().unwrap_or_default()
+    }
+
+    /// Stops before, in the middle of or after the `operations`-th operation from now.
+    pub(crate) fn stop_after(&self, operations: Option<u64>) {
+        let mut state = self.state();
+        state.stop_at = operations.map(|operations| state.operations + operations);
+    }
+
+    /// It stopped: everything fails until it is started again.
+    pub(crate) fn stopped(&self) -> bool {
+        self.state().stopped
+    }
+
+    /// Starts again after a killed process: the cache is still there.
+    pub(crate) fn restart(&self) {
+        let mut state = self.state();
+        state.stop_at = None;
+        state.stopped = false;
+    }
+
+    /// Starts again after a power cut.
+    pub(crate) fn power_cut(&self) {
+        self.restart();
+        let mut state = self.state();
+        let State { files, names, random, .. } = &mut *state;
+        let (of_files, of_names) = match random.below(8) {
+            0 => (Survival::Nothing, Survival::Nothing),
+            1 => (Survival::All, Survival::All),
+            2 => (Survival::Nothing, Survival::All),
+            3 => (Survival::All, Survival::Nothing),
+            _ => (Survival::Any, Survival::Any),
+        };
+        let grain = if random.below(2) == 0 { SECTOR_BYTES } else { PAGE_BYTES };
+        names.cut(random, of_names);
+        for file in files.iter_mut() {
+            file.cut(random, of_files, grain);
+        }
+    }
+
+    fn operate(
+        &self,
+        name: impl FnOnce(&State) -> String,
+        perform: impl FnOnce(&mut State, Extent) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut state = self.state();
+        if state.stopped {
+            return Err(off());
+        }
+        state.operations += 1;
+        let stops = state.stop_at.is_some_and(|stop_at| state.operations >= stop_at);
+        let moment = if stops { state.random.below(3) } else { 2 };
+        if state.trace.is_some() {
+            let ending = ["  <- stopped before", "  <- stopped in the middle", "  <- stopped behind"];
+            let line =
+                format!("{:5} {}{}", state.operations, name(&state), if stops { ending[moment] } else { "" });
+            state.trace.get_or_insert_default().push(line);
+        }
+        state.stopped = stops;
+        match moment {
+            0 => {}
+            1 => perform(&mut state, Extent::Part)?,
+            _ => perform(&mut state, Extent::Whole)?,
+        }
+        if stops { Err(off()) } else { Ok(()) }
+    }
+
+    /// Where a file is, for reading.
+    fn look<T>(&self, look: impl FnOnce(&State) -> io::Result<T>) -> io::Result<T> {
+        let state = self.state();
+        if state.stopped { Err(off()) } else { look(&state) }
+    }
+
+    pub(super) fn create_dir(&self) -> io::Result<()> {
+        if !self.look(|state| Ok(state.names.made))? {
+            self.operate(
+                |_| "make the directory".into(),
+                |state, _| {
+                    state.names.made = true;
+                    Ok(())
+                },
+            )?;
+        }
+        self.operate(
+            |_| "sync above the directory".into(),
+            |state, extent| {
+                state.names.made_durably |= extent == Extent::Whole;
+                Ok(())
+            },
+        )
+    }
+
+    pub(super) fn lock(&self) -> Result<Lock, LockError> {
+        let mut state = self.state();
+        if state.stopped {
+            return Err(LockError::Io(off()));
+        }
+        if std::mem::replace(&mut state.locked, true) {
+            return Err(LockError::Held { file: PathBuf::from(LOCK), pid: None });
+        }
+        Ok(Lock(self.clone()))
+    }
+
+    pub(super) fn list(&self) -> io::Result<Vec<String>> {
+        self.look(|state| Ok(state.names.seen.keys().cloned().collect()))
+    }
+
+    pub(super) fn length(&self, name: &str) -> io::Result<Option<u64>> {
+        self.look(|state| Ok(state.find(name).map(|file| file.seen.len() as u64)))
+    }
+
+    pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        self.look(|state| Ok(state.find(name).map(|file| file.seen.clone())))
+    }
+
+    pub(super) fn open_read(&self, name: &str) -> io::Result<File> {
+        let file = self.look(|state| {
+            state.names.seen.get(name).copied().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        })?;
+        Ok(File { disk: self.clone(), file })
+    }
+
+    pub(super) fn open_write(&self, name: &str) -> io::Result<File> {
+        if self.look(|state| Ok(state.find(name).is_none()))? {
+            self.operate(
+                |_| format!("create {name}"),
+                |state, _| {
+                    let file = state.files.len();
+                    state.files.push(Content::default());
+                    state.names.change(Renaming { file, from: None, to: Some(name.to_owned()) });
+                    Ok(())
+                },
+            )?;
+        }
+        self.open_read(name)
+    }
+
+    pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.operate(
+            |_| format!("rename {from} to {to}"),
+            |state, _| {
+                let file = state.names.seen.get(from).copied();
+                let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+                state.names.change(Renaming { file, from: Some(from.to_owned()), to: Some(to.to_owned()) });
+                Ok(())
+            },
+        )
+    }
+
+    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+        if self.look(|state| Ok(state.find(name).is_none()))? {
+            return Ok(());
+        }
+        self.operate(
+            |_| format!("remove {name}"),
+            |state, _| {
+                if let Some(&file) = state.names.seen.get(name) {
+                    state.names.change(Renaming { file, from: Some(name.to_owned()), to: None });
+                }
+                Ok(())
+            },
+        )
+    }
+
+    pub(super) fn sync_dir(&self) -> io::Result<()> {
+        self.operate(
+            |_| "sync the directory".into(),
+            |state, extent| {
+                if extent == Extent::Whole {
+                    state.names.durable.clone_from(&state.names.seen);
+                    state.names.pending.clear();
+                }
+                Ok(())
+            },
+        )
+    }
+}
+
+fn off() -> io::Error {
+    io::Error::other("the machine is off")
+}
+
+impl State {
+    fn find(&self, name: &str) -> Option<&Content> {
+        self.names.seen.get(name).and_then(|&file| self.files.get(file))
+    }
+
+    /// What a file is called, for the trace.
+    fn name_of(&self, file: usize) -> &str {
+        let found = self.names.seen.iter().find(|&(_, &named)| named == file);
+        found.map_or("a file without name", |(name, _)| name)
+    }
+}
+
+impl Names {
+    fn change(&mut self, renaming: Renaming) {
+        renaming.apply(&mut self.seen);
+        self.pending.push(renaming);
+    }
+
+    fn cut(&mut self, random: &mut Random, survival: Survival) {
+        if !self.made_durably && survival.pick(random, 1) == 0 {
+            *self = Self::default();
+            return;
+        }
+        self.made_durably = self.made;
+        let mut names = std::mem::take(&mut self.durable);
+        for renaming in self.pending.drain(..) {
+            if survival.pick(random, 1) == 1 {
+                renaming.apply(&mut names);
+            }
+        }
+        self.seen.clone_from(&names);
+        self.durable = names;
+    }
+}
+
+impl Renaming {
+    fn apply(&self, names: &mut BTreeMap<String, usize>) {
+        if let Some(from) = &self.from
+            && names.get(from) == Some(&self.file)
+        {
+            names.remove(from);
+        }
+        if let Some(to) = &self.to {
+            names.insert(to.clone(), self.file);
+        }
+    }
+}
+
+impl Content {
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.seen);
+        self.pending.push(change);
+    }
+
+    fn cut(&mut self, random: &mut Random, survival: Survival, grain: usize) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut versions = vec![std::mem::take(&mut self.durable)];
+        for change in self.pending.drain(..) {
+            let mut next = versions.last().cloned().unwrap_or_default();
+            change.apply(&mut next);
+            versions.push(next);
+        }
+        let changes = versions.len() - 1;
+        let mut bytes = vec![0; versions[survival.pick(random, changes)].len()];
+        for (index, place) in bytes.chunks_mut(grain).enumerate() {
+            let version = &versions[survival.pick(random, changes)];
+            let there = version.get(index * grain..).unwrap_or_default();
+            let there = there.get(..place.len()).unwrap_or(there);
+            place[..there.len()].copy_from_slice(there);
+        }
+        self.seen.clone_from(&bytes);
+        self.durable = bytes;
+    }
+}
+
+impl Change {
+    fn apply(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Length(bytes) => content.resize(*bytes, 0),
+            Self::Write { offset, bytes } => {
+                let end = offset + bytes.len();
+                if content.len() < end {
+                    content.resize(end, 0);
+                }
+                content[*offset..end].copy_from_slice(bytes);
+            }
+        }
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct File {
+    disk: Disk,
+    file: usize,
+}
+
+impl File {
+    pub(super) fn length(&self) -> io::Result<u64> {
+        self.disk.look(|state| Ok(state.files[self.file].seen.len() as u64))
+    }
+
+    pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.disk.look(|state| {
+            let bytes = usize::try_from(offset).ok().and_then(|at| state.files[self.file].seen.get(at..));
+            let bytes = bytes.unwrap_or_default();
+            let count = bytes.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&bytes[..count]);
+            Ok(count)
+        })
+    }
+
+    pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let offset = usize::try_from(offset).map_err(io::Error::other)?;
+        let name = |state: &State| {
+            format!("write {} bytes at {offset} of {}", bytes.len(), state.name_of(self.file))
+        };
+        self.disk.operate(name, |state, extent| {
+            let mut end = bytes.len();
+            if extent == Extent::Part {
+                // Up to the start of one of the sectors that it touches.
+                let sector = offset / SECTOR_BYTES + state.random.below(bytes.len() / SECTOR_BYTES + 2);
+                end = (sector * SECTOR_BYTES).saturating_sub(offset).min(end);
+            }
+            state.files[self.file].change(Change::Write { offset, bytes: bytes[..end].to_vec() });
+            Ok(())
+        })
+    }
+
+    pub(super) fn truncate(&self, bytes: u64) -> io::Result<()> {
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        let name = |state: &State| format!("give {} {bytes} bytes", state.name_of(self.file));
+        self.disk.operate(name, |state, _| {
+            state.files[self.file].change(Change::Length(bytes));
+            Ok(())
+        })
+    }
+
+    pub(super) fn sync_data(&self) -> io::Result<()> {
+        let name = |state: &State| format!("sync the data of {}", state.name_of(self.file));
+        self.disk.operate(name, |state, extent| {
+            let content = &mut state.files[self.file];
+            if extent == Extent::Whole {
+                let last = content.pending.iter().rposition(|change| matches!(change, Change::Write { .. }));
+                let Content { durable, pending, .. } = content;
+                for change in pending.drain(..last.map_or(0, |last| last + 1)) {
+                    change.apply(durable);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn sync_all(&self) -> io::Result<()> {
+        let name = |state: &State| format!("sync {}", state.name_of(self.file));
+        self.disk.operate(name, |state, extent| {
+            let content = &mut state.files[self.file];
+            if extent == Extent::Whole {
+                content.durable.clone_from(&content.seen);
+                content.pending.clear();
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Gives the lock back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lock(Disk);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.0.state().locked = false;
+    }
+}
