@@ -115,6 +115,10 @@ pub(super) fn open(storage: &Storage) -> Result<Opened, OpenError> {
     let lock = lock(storage)?;
     let bases = segment::bases(storage).map_err(|error| io(storage.dir(), &error))?;
     storage.remove(PREPARED).map_err(|error| io(&storage.dir().join(PREPARED), &error))?;
+    // A process that died may have left names that are not durable. The new watermark will build on them.
+    if !planted::armed("opening_without_dir_sync") {
+        storage.sync_dir().map_err(|error| io(storage.dir(), &error))?;
+    }
     match storage.read(IDENTITY).map_err(|error| io(&storage.dir().join(IDENTITY), &error))? {
         Some(bytes) => existing(storage, lock, &bytes, bases),
         None => create(storage, lock, &bases),

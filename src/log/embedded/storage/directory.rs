@@ -3,38 +3,25 @@
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FallocateFlags;
 
 use super::{LOCK, LockError};
 
-/// Makes `dir` (mode 0700) and what is missing above it, durably.
-pub(super) fn create(dir: &Path) -> io::Result<()> {
-    let made: Vec<&Path> = dir.ancestors().take_while(|level| !level.is_dir()).collect();
+/// Makes `dir` (mode 0700) and what is missing above it. Gives what was made.
+pub(super) fn make(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let made = dir.ancestors().take_while(|level| !level.is_dir() && !level.as_os_str().is_empty());
+    let made = made.map(Path::to_owned).collect();
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    for level in &made {
-        File::open(above(level))?.sync_all()?;
-    }
-    if made.is_empty() {
-        // The process that made it may have died before this.
-        return match File::open(above(dir)).and_then(|parent| parent.sync_all()) {
-            // Then it was made by someone else, as a mount point or by an installer.
-            Err(error) if is_foreign(&error) => Ok(()),
-            result => result,
-        };
-    }
-    Ok(())
+    Ok(made)
 }
 
-fn above(dir: &Path) -> &Path {
-    dir.parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or_else(|| if dir.has_root() { dir } else { Path::new(".") })
-}
-
-fn is_foreign(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+/// Makes the name of `dir` durable.
+pub(super) fn sync_above(dir: &Path) -> io::Result<()> {
+    let parent = dir.parent().unwrap_or(dir);
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    File::open(parent)?.sync_all()
 }
 
 pub(super) fn lock(dir: &Path) -> Result<File, LockError> {

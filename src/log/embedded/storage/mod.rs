@@ -14,6 +14,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::base::planted;
+
 /// One operation, as an observer sees it before it happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Operation {
@@ -105,10 +107,37 @@ impl Storage {
 
     /// Makes the directory (mode 0700) when it is not there. Its name is durable afterwards, whoever made it.
     pub(super) fn create_dir(&self) -> io::Result<()> {
-        match &self.medium {
-            Medium::Directory => directory::create(&self.dir),
+        let made = match &self.medium {
+            Medium::Directory => directory::make(&self.dir)?,
             #[cfg(test)]
-            Medium::Simulated(disk) => disk.create_dir(),
+            Medium::Simulated(disk) => disk.make(&self.dir)?,
+        };
+        for level in &made {
+            self.sync_above(level)?;
+        }
+        if !made.is_empty() || planted::armed("directory_without_sync") {
+            return Ok(());
+        }
+        // The process that made it may have died before this.
+        match self.sync_above(&self.dir) {
+            // Then it was made by someone else: as a mount point, or by an administrator.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn sync_above(&self, dir: &Path) -> io::Result<()> {
+        match &self.medium {
+            Medium::Directory => directory::sync_above(dir),
+            #[cfg(test)]
+            Medium::Simulated(disk) => disk.sync_above(),
         }
     }
 

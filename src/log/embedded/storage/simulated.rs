@@ -6,8 +6,9 @@
 //! and its bytes, or between names; a data sync covers the bytes and the length they need, not a cut.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{LOCK, LockError};
@@ -38,9 +39,33 @@ impl Random {
     }
 }
 
-/// See the module. Clones are the same disk.
+/// When a disk stops, as seen from an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Moment {
+    Before,
+    Within,
+    Behind,
+}
+
+const MOMENTS: [Moment; 3] = [Moment::Before, Moment::Within, Moment::Behind];
+
+/// Where a disk stopped.
 #[derive(Debug, Clone)]
-pub(crate) struct Disk(Arc<Mutex<State>>);
+pub(crate) struct Stop {
+    pub(crate) verb: &'static str,
+    pub(crate) file: String,
+    pub(crate) moment: Moment,
+}
+
+/// Another thread that works with the disk.
+pub(crate) type Other = Box<dyn FnMut() + Send>;
+
+/// See the module. Clones are the same disk.
+#[derive(Clone)]
+pub(crate) struct Disk {
+    state: Arc<Mutex<State>>,
+    other: Arc<Mutex<Option<Other>>>,
+}
 
 #[derive(Debug, Clone)]
 struct State {
@@ -50,7 +75,10 @@ struct State {
     random: Random,
     operations: u64,
     stop_at: Option<u64>,
+    /// Stop at an operation on names only.
+    with_names: bool,
     stopped: bool,
+    stop: Option<Stop>,
     locked: bool,
     trace: Option<Vec<String>>,
 }
@@ -115,20 +143,26 @@ enum Extent {
 
 impl Disk {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self::of(State {
             files: Vec::new(),
             names: Names::default(),
             random: Random::new(seed),
             operations: 0,
             stop_at: None,
+            with_names: false,
             stopped: false,
+            stop: None,
             locked: false,
             trace: None,
-        })))
+        })
+    }
+
+    fn of(state: State) -> Self {
+        Self { state: Arc::new(Mutex::new(state)), other: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An independent disk in the same state that never stops.
@@ -136,7 +170,7 @@ impl Disk {
         let mut state = self.state().clone();
         state.stop_at = None;
         state.trace = None;
-        Self(Arc::new(Mutex::new(state)))
+        Self::of(state)
     }
 
     /// Remembers operations from now on.
@@ -156,10 +190,11 @@ impl Disk {
         self.state().trace.clone().unwrap_or_default()
     }
 
-    /// Stops before, in the middle of or after the `operations`-th operation from now.
-    pub(crate) fn stop_after(&self, operations: Option<u64>) {
+    /// Stops before, in the middle of or after the `operations`-th operation from now, or the next one with names.
+    pub(crate) fn stop_after(&self, operations: u64, with_names: bool) {
         let mut state = self.state();
-        state.stop_at = operations.map(|operations| state.operations + operations);
+        state.stop_at = Some(state.operations + operations);
+        state.with_names = with_names;
     }
 
     /// It stopped: everything fails until it is started again.
@@ -193,31 +228,59 @@ impl Disk {
         }
     }
 
+    /// Does one operation: `verb` on the file that `file` names.
     fn operate(
         &self,
-        name: impl FnOnce(&State) -> String,
+        verb: &'static str,
+        file: impl FnOnce(&State) -> String,
         perform: impl FnOnce(&mut State, Extent) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.interrupt();
         let mut state = self.state();
         if state.stopped {
             return Err(off());
         }
         state.operations += 1;
-        let stops = state.stop_at.is_some_and(|stop_at| state.operations >= stop_at);
-        let moment = if stops { state.random.below(3) } else { 2 };
-        if state.trace.is_some() {
-            let ending = ["  <- stopped before", "  <- stopped in the middle", "  <- stopped behind"];
-            let line =
-                format!("{:5} {}{}", state.operations, name(&state), if stops { ending[moment] } else { "" });
-            state.trace.get_or_insert_default().push(line);
+        let stops = state.stop_at.is_some_and(|stop_at| state.operations >= stop_at)
+            && (!state.with_names || verb.contains("name"));
+        let moment = if stops { MOMENTS[state.random.below(3)] } else { Moment::Behind };
+        if stops || state.trace.is_some() {
+            let file = file(&state);
+            let number = state.operations;
+            if let Some(trace) = &mut state.trace {
+                let ending = if stops { format!("  <- stopped {moment:?}") } else { String::new() };
+                trace.push(format!("{number:5} {verb} {file}{ending}"));
+            }
+            if stops {
+                state.stop = Some(Stop { verb, file, moment });
+            }
         }
         state.stopped = stops;
         match moment {
-            0 => {}
-            1 => perform(&mut state, Extent::Part)?,
-            _ => perform(&mut state, Extent::Whole)?,
+            Moment::Before => {}
+            Moment::Within => perform(&mut state, Extent::Part)?,
+            Moment::Behind => perform(&mut state, Extent::Whole)?,
         }
         if stops { Err(off()) } else { Ok(()) }
+    }
+
+    /// Lets the other thread have its turn, unless this is it.
+    fn interrupt(&self) {
+        let other = self.other.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut other) = other {
+            other();
+            *self.other.lock().unwrap_or_else(PoisonError::into_inner) = Some(other);
+        }
+    }
+
+    /// `other` plays another thread: it is called before each operation but its own.
+    pub(crate) fn interrupted_by(&self, other: Option<Other>) {
+        *self.other.lock().unwrap_or_else(PoisonError::into_inner) = other;
+    }
+
+    /// Where it stopped last.
+    pub(crate) fn stop(&self) -> Option<Stop> {
+        self.state().stop.clone()
     }
 
     /// Where a file is, for reading.
@@ -226,18 +289,25 @@ impl Disk {
         if state.stopped { Err(off()) } else { look(&state) }
     }
 
-    pub(super) fn create_dir(&self) -> io::Result<()> {
-        if !self.look(|state| Ok(state.names.made))? {
-            self.operate(
-                |_| "make the directory".into(),
-                |state, _| {
-                    state.names.made = true;
-                    Ok(())
-                },
-            )?;
+    pub(super) fn make(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        if self.look(|state| Ok(state.names.made))? {
+            return Ok(Vec::new());
         }
         self.operate(
-            |_| "sync above the directory".into(),
+            "make",
+            |_| "the directory".into(),
+            |state, _| {
+                state.names.made = true;
+                Ok(())
+            },
+        )?;
+        Ok(vec![dir.to_owned()])
+    }
+
+    pub(super) fn sync_above(&self) -> io::Result<()> {
+        self.operate(
+            "sync the name of",
+            |_| "the directory".into(),
             |state, extent| {
                 state.names.made_durably |= extent == Extent::Whole;
                 Ok(())
@@ -278,7 +348,8 @@ impl Disk {
     pub(super) fn open_write(&self, name: &str) -> io::Result<File> {
         if self.look(|state| Ok(state.find(name).is_none()))? {
             self.operate(
-                |_| format!("create {name}"),
+                "create",
+                |_| name.to_owned(),
                 |state, _| {
                     let file = state.files.len();
                     state.files.push(Content::default());
@@ -292,7 +363,8 @@ impl Disk {
 
     pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.operate(
-            |_| format!("rename {from} to {to}"),
+            "rename",
+            |_| from.to_owned(),
             |state, _| {
                 let file = state.names.seen.get(from).copied();
                 let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
@@ -307,7 +379,8 @@ impl Disk {
             return Ok(());
         }
         self.operate(
-            |_| format!("remove {name}"),
+            "remove",
+            |_| name.to_owned(),
             |state, _| {
                 if let Some(&file) = state.names.seen.get(name) {
                     state.names.change(Renaming { file, from: Some(name.to_owned()), to: None });
@@ -319,7 +392,8 @@ impl Disk {
 
     pub(super) fn sync_dir(&self) -> io::Result<()> {
         self.operate(
-            |_| "sync the directory".into(),
+            "sync the names of",
+            |_| "the directory".into(),
             |state, extent| {
                 if extent == Extent::Whole {
                     state.names.durable.clone_from(&state.names.seen);
@@ -428,7 +502,6 @@ impl Change {
 }
 
 /// An open file.
-#[derive(Debug)]
 pub(crate) struct File {
     disk: Disk,
     file: usize,
@@ -451,61 +524,84 @@ impl File {
 
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
-        let name = |state: &State| {
-            format!("write {} bytes at {offset} of {}", bytes.len(), state.name_of(self.file))
-        };
-        self.disk.operate(name, |state, extent| {
-            let mut end = bytes.len();
-            if extent == Extent::Part {
-                // Up to the start of one of the sectors that it touches.
-                let sector = offset / SECTOR_BYTES + state.random.below(bytes.len() / SECTOR_BYTES + 2);
-                end = (sector * SECTOR_BYTES).saturating_sub(offset).min(end);
-            }
-            state.files[self.file].change(Change::Write { offset, bytes: bytes[..end].to_vec() });
-            Ok(())
-        })
+        self.disk.operate(
+            "write",
+            |state| state.name_of(self.file).to_owned(),
+            |state, extent| {
+                let mut end = bytes.len();
+                if extent == Extent::Part {
+                    // Up to the start of one of the sectors that it touches.
+                    let sector = offset / SECTOR_BYTES + state.random.below(bytes.len() / SECTOR_BYTES + 2);
+                    end = (sector * SECTOR_BYTES).saturating_sub(offset).min(end);
+                }
+                state.files[self.file].change(Change::Write { offset, bytes: bytes[..end].to_vec() });
+                Ok(())
+            },
+        )
     }
 
     pub(super) fn truncate(&self, bytes: u64) -> io::Result<()> {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
-        let name = |state: &State| format!("give {} {bytes} bytes", state.name_of(self.file));
-        self.disk.operate(name, |state, _| {
-            state.files[self.file].change(Change::Length(bytes));
-            Ok(())
-        })
+        self.disk.operate(
+            "set the length of",
+            |state| state.name_of(self.file).to_owned(),
+            |state, _| {
+                state.files[self.file].change(Change::Length(bytes));
+                Ok(())
+            },
+        )
     }
 
     pub(super) fn sync_data(&self) -> io::Result<()> {
-        let name = |state: &State| format!("sync the data of {}", state.name_of(self.file));
-        self.disk.operate(name, |state, extent| {
-            let content = &mut state.files[self.file];
-            if extent == Extent::Whole {
-                let last = content.pending.iter().rposition(|change| matches!(change, Change::Write { .. }));
-                let Content { durable, pending, .. } = content;
-                for change in pending.drain(..last.map_or(0, |last| last + 1)) {
-                    change.apply(durable);
+        self.disk.operate(
+            "sync the data of",
+            |state| state.name_of(self.file).to_owned(),
+            |state, extent| {
+                let content = &mut state.files[self.file];
+                if extent == Extent::Whole {
+                    let last =
+                        content.pending.iter().rposition(|change| matches!(change, Change::Write { .. }));
+                    let Content { durable, pending, .. } = content;
+                    for change in pending.drain(..last.map_or(0, |last| last + 1)) {
+                        change.apply(durable);
+                    }
                 }
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
     }
 
     pub(super) fn sync_all(&self) -> io::Result<()> {
-        let name = |state: &State| format!("sync {}", state.name_of(self.file));
-        self.disk.operate(name, |state, extent| {
-            let content = &mut state.files[self.file];
-            if extent == Extent::Whole {
-                content.durable.clone_from(&content.seen);
-                content.pending.clear();
-            }
-            Ok(())
-        })
+        self.disk.operate(
+            "sync",
+            |state| state.name_of(self.file).to_owned(),
+            |state, extent| {
+                let content = &mut state.files[self.file];
+                if extent == Extent::Whole {
+                    content.durable.clone_from(&content.seen);
+                    content.pending.clear();
+                }
+                Ok(())
+            },
+        )
     }
 }
 
 /// Gives the lock back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock(Disk);
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disk").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("file", &self.file).finish_non_exhaustive()
+    }
+}
 
 impl Drop for Lock {
     fn drop(&mut self) {

@@ -1,5 +1,6 @@
 //! One seeded life of a log: what is done with it, and where it crashes.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 
 use futures::FutureExt;
@@ -9,11 +10,11 @@ use crate::log::AppendError;
 use crate::log::embedded::allocate::{self, Job};
 use crate::log::embedded::frame::EVENT_OVERHEAD_BYTES;
 use crate::log::embedded::storage::Lock;
-use crate::log::embedded::storage::simulated::{Disk, Random};
+use crate::log::embedded::storage::simulated::{Disk, Moment, Random, Stop};
 use crate::log::embedded::tests::*;
 use crate::log::embedded::tracker::LaneKey;
 use crate::log::embedded::writer::{Command, Writer};
-use crate::log::embedded::{OpenError, Parts, Scanned, WriterEnd, let_go};
+use crate::log::embedded::{OpenError, Parts, Scanned, Shared, WriterEnd, let_go};
 
 const DIR: &str = "/simulated/log";
 /// Actions after the last crash.
@@ -25,9 +26,24 @@ struct Engine {
     lock: Lock,
     writer: Writer,
     commands: Receiver<Command>,
-    jobs: Receiver<Job>,
-    segment_bytes: u64,
+    helper: Helper,
     end: WriterEnd,
+}
+
+/// The thread that allocates, played.
+#[derive(Clone)]
+struct Helper {
+    jobs: Arc<Mutex<Receiver<Job>>>,
+    segment_bytes: u64,
+    shared: Arc<Shared>,
+}
+
+impl Helper {
+    /// One job, if there is one.
+    fn help(&self) -> bool {
+        let job = self.jobs.lock().unwrap().try_recv();
+        job.is_ok_and(|job| allocate::perform(&self.shared, self.segment_bytes, job))
+    }
 }
 
 /// See the module.
@@ -40,6 +56,50 @@ pub(super) struct Life {
     incarnation: Uuid,
     starts: u128,
     acks: Vec<(LaneKey, usize, Ack)>,
+    tally: Tally,
+}
+
+/// What happened, to see that the lives are worth something.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) crashes: u64,
+    /// By operation, kind of file and moment.
+    pub(super) stops: BTreeMap<(&'static str, &'static str, Moment), u64>,
+    pub(super) in_opening: u64,
+    pub(super) killed: u64,
+    pub(super) torn: u64,
+    /// Records without ack at a crash that were found and that were not.
+    pub(super) unanswered_kept: u64,
+    pub(super) unanswered_lost: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.crashes += other.crashes;
+        for (place, count) in &other.stops {
+            *self.stops.entry(*place).or_default() += count;
+        }
+        self.in_opening += other.in_opening;
+        self.killed += other.killed;
+        self.torn += other.torn;
+        self.unanswered_kept += other.unanswered_kept;
+        self.unanswered_lost += other.unanswered_lost;
+    }
+}
+
+/// What a file is, by its name.
+fn kind(file: &str) -> &'static str {
+    let kinds = [
+        ".seg.tmp",
+        ".seg",
+        ".idx.tmp",
+        ".idx",
+        "watermark.tmp",
+        "watermark",
+        "log.json.tmp",
+        "next.prepared",
+    ];
+    kinds.into_iter().find(|kind| file.ends_with(kind)).unwrap_or("the directory")
 }
 
 /// How a run of the process ended.
@@ -69,6 +129,7 @@ impl Life {
             incarnation: Uuid::nil(),
             starts: 0,
             acks: Vec::new(),
+            tally: Tally::default(),
         }
     }
 
@@ -80,21 +141,22 @@ impl Life {
         self.disk.traced()
     }
 
-    /// Lives. Gives the number of crashes.
-    pub(super) fn run(&mut self) -> Result<u64, String> {
-        let crashes = 2 + self.random.below(4) as u64;
-        for crash in 0..crashes {
+    /// Lives. Gives what happened.
+    pub(super) fn run(&mut self) -> Result<Tally, String> {
+        let mut killed = false;
+        for crash in 0..2 + self.random.below(4) {
             // Often soon after the last one: during recovery, and before anything else was synced.
-            let span = if crash > 0 && self.random.below(2) == 0 { 24 } else { 160 };
-            self.disk.stop_after(Some(1 + self.random.below(span) as u64));
+            let (spans, with_names) = match (crash, killed) {
+                (0, _) => ([160, 160, 20, 2], 4),
+                (_, false) => ([24, 24, 160, 160], 4),
+                // What the killed process did not sync is still to be lost.
+                (_, true) => ([10, 20, 20, 160], 2),
+            };
+            let span = spans[self.random.below(spans.len())];
+            let operations = 1 + self.random.below(span) as u64;
+            self.disk.stop_after(operations, self.random.below(with_names) == 0);
             while let End::Left = self.start(usize::MAX)? {}
-            if self.random.below(6) == 0 {
-                self.disk.note(|| "-- the process was killed".into());
-                self.disk.restart();
-            } else {
-                self.disk.note(|| "-- the power failed".into());
-                self.disk.power_cut();
-            }
+            killed = self.crash();
             self.examine()?;
         }
         while let End::Left = self.start(LAST_ACTIONS)? {
@@ -103,7 +165,25 @@ impl Life {
             }
         }
         self.examine()?;
-        Ok(crashes)
+        Ok(std::mem::take(&mut self.tally))
+    }
+
+    /// After a stop: whether only the process was killed.
+    fn crash(&mut self) -> bool {
+        self.tally.crashes += 1;
+        if let Some(Stop { verb, file, moment }) = self.disk.stop() {
+            *self.tally.stops.entry((verb, kind(&file), moment)).or_default() += 1;
+        }
+        let killed = self.random.below(4) == 0;
+        if killed {
+            self.disk.note(|| "-- the process was killed".into());
+            self.disk.restart();
+            self.tally.killed += 1;
+        } else {
+            self.disk.note(|| "-- the power failed".into());
+            self.disk.power_cut();
+        }
+        killed
     }
 
     fn storage(&self, disk: &Disk) -> Storage {
@@ -129,6 +209,10 @@ impl Life {
             ));
         }
         self.model.check(&found, &recovered)?;
+        self.tally.torn += u64::from(recovered.torn_bytes > 0);
+        let (kept, lost) = self.model.unanswered(&found);
+        self.tally.unanswered_kept += kept;
+        self.tally.unanswered_lost += lost;
         self.model.look_up(&engine.log.shared, &found, &mut self.random)
     }
 
@@ -138,7 +222,8 @@ impl Life {
         let Parts { lock, writer, commands, jobs } = parts;
         let end = WriterEnd(log.shared.clone());
         let segment_bytes = self.options.segment_bytes;
-        Ok((Engine { log, lock, writer, commands, jobs, segment_bytes, end }, recovered))
+        let helper = Helper { jobs: Arc::new(Mutex::new(jobs)), segment_bytes, shared: log.shared.clone() };
+        Ok((Engine { log, lock, writer, commands, helper, end }, recovered))
     }
 
     /// One start of the process, with at most that many actions.
@@ -146,9 +231,12 @@ impl Life {
         self.starts += 1;
         self.incarnation = Uuid::from_u128(self.starts);
         self.disk.note(|| format!("-- start {}", self.starts));
-        let (mut engine, recovered) = match self.open(&self.disk) {
+        let (engine, recovered) = match self.open(&self.disk) {
             Ok(opened) => opened,
-            Err(_) if self.disk.stopped() => return Ok(End::Crashed),
+            Err(_) if self.disk.stopped() => {
+                self.tally.in_opening += 1;
+                return Ok(End::Crashed);
+            }
             Err(error) => return Err(format!("it does not open: {error}")),
         };
         if self.disk.stopped() {
@@ -160,8 +248,25 @@ impl Life {
         self.model.settle(&found);
         let mut unclosed: Vec<Uuid> = recovered.unclosed.iter().map(|lane| lane.incarnation).collect();
         unclosed.dedup();
+        let (helper, mut random) = (engine.helper.clone(), Random::new(self.random.next()));
+        self.disk.interrupted_by(Some(Box::new(move || {
+            if random.below(8) == 0 {
+                helper.help();
+            }
+        })));
+        let result = self.act_and_leave(engine, &mut unclosed, actions);
+        self.disk.interrupted_by(None);
+        result
+    }
+
+    fn act_and_leave(
+        &mut self,
+        mut engine: Engine,
+        unclosed: &mut Vec<Uuid>,
+        actions: usize,
+    ) -> Result<End, String> {
         for _ in 0..actions {
-            let leaving = self.act(&mut engine, &mut unclosed)?;
+            let leaving = self.act(&mut engine, unclosed)?;
             if self.disk.stopped() {
                 self.answers()?;
                 return Ok(End::Crashed);
@@ -183,7 +288,7 @@ impl Life {
                 }
             }
             15..=39 => {
-                engine.help();
+                engine.helper.help();
             }
             _ => {
                 let records = 1 + self.random.below(6);
@@ -221,7 +326,7 @@ impl Life {
         }
         // A thread that is told to stop does what was asked for before; a killed process does not.
         if closes || self.random.below(2) == 0 {
-            while engine.help() {}
+            while engine.helper.help() {}
             let Engine { log, lock, end, .. } = engine;
             drop(end);
             let_go(&log.shared, lock);
@@ -241,7 +346,7 @@ impl Life {
         let target = TopicPartition { topic, partition: u32::try_from(self.random.below(3)).unwrap() };
         let _runtime = self.runtime.enter();
         let mut reserved = engine.log.reserve(1, body.len() as u64).now_or_never();
-        if reserved.is_none() && engine.help() {
+        if reserved.is_none() && engine.helper.help() {
             reserved = engine.log.reserve(1, body.len() as u64).now_or_never();
         }
         let reservation = match reserved {
@@ -258,16 +363,14 @@ impl Life {
     fn mark_closed(&mut self, engine: &mut Engine, incarnation: Uuid) -> Result<(), String> {
         let result = {
             let _runtime = self.runtime.enter();
-            let Engine { log, writer, commands, jobs, segment_bytes, .. } = engine;
+            let Engine { log, writer, commands, helper, .. } = engine;
             let mut marking = Box::pin(log.mark_closed(incarnation));
             let mut result = marking.as_mut().now_or_never();
             while result.is_none() {
                 if let Ok(command) = commands.try_recv() {
                     self.model.closing(incarnation);
                     writer.turn(command, commands);
-                } else if let Ok(job) = jobs.try_recv() {
-                    allocate::perform(&log.shared, *segment_bytes, job);
-                } else {
+                } else if !helper.help() {
                     break;
                 }
                 result = marking.as_mut().now_or_never();
@@ -304,11 +407,6 @@ impl Engine {
         if let Ok(command) = self.commands.try_recv() {
             self.writer.turn(command, &self.commands);
         }
-    }
-
-    /// One job of the helper, if there is one.
-    fn help(&mut self) -> bool {
-        self.jobs.try_recv().is_ok_and(|job| allocate::perform(&self.log.shared, self.segment_bytes, job))
     }
 }
 

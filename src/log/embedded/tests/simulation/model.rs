@@ -144,6 +144,15 @@ impl Model {
         Ok(())
     }
 
+    /// How many records without ack were found, and how many not.
+    pub(super) fn unanswered(&self, found: &[Scanned]) -> (u64, u64) {
+        let events =
+            found.iter().filter(|scanned| matches!(scanned.item, ScannedItem::Event(_))).count() as u64;
+        let sent = self.lanes.values().map(Vec::len).sum::<usize>() as u64;
+        let sure = self.lanes.values().flatten().filter(|sent| sent.position.is_some()).count() as u64;
+        (events.saturating_sub(sure), sent.saturating_sub(events))
+    }
+
     /// An opened log gave `found`: that is durable now, and what was not found will never be.
     pub(super) fn settle(&mut self, found: &[Scanned]) {
         let mut marked = BTreeSet::new();
