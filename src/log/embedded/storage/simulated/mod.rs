@@ -5,39 +5,21 @@
 //! is whole or not at all. What it does not: any order between files, between the sectors of a file, between a file's length
 //! and its bytes, or between names; a data sync covers the bytes and the length they need, not a cut.
 
-use std::collections::BTreeMap;
+mod cached;
+mod tests;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::cached::{Change, Content, Names, Renaming, Survival};
 use super::{LOCK, LockError};
+
+pub(crate) use self::cached::Random;
 
 const SECTOR_BYTES: usize = 512;
 const PAGE_BYTES: usize = 4096;
-
-/// Seeded numbers (SplitMix64).
-#[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// From 0 to `limit` - 1.
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit as u64).unwrap()
-    }
-}
 
 /// When a disk stops, as seen from an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,57 +63,6 @@ struct State {
     stop: Option<Stop>,
     locked: bool,
     trace: Option<Vec<String>>,
-}
-
-/// A file.
-#[derive(Debug, Clone, Default)]
-struct Content {
-    durable: Vec<u8>,
-    seen: Vec<u8>,
-    pending: Vec<Change>,
-}
-
-#[derive(Debug, Clone)]
-enum Change {
-    Write { offset: usize, bytes: Vec<u8> },
-    Length(usize),
-}
-
-#[derive(Debug, Clone, Default)]
-struct Names {
-    /// The directory itself is there.
-    made: bool,
-    made_durably: bool,
-    seen: BTreeMap<String, usize>,
-    durable: BTreeMap<String, usize>,
-    pending: Vec<Renaming>,
-}
-
-/// `file` loses its name `from` and gets the name `to`.
-#[derive(Debug, Clone)]
-struct Renaming {
-    file: usize,
-    from: Option<String>,
-    to: Option<String>,
-}
-
-/// How much of what was not synced a power cut leaves.
-#[derive(Debug, Clone, Copy)]
-enum Survival {
-    Nothing,
-    All,
-    Any,
-}
-
-impl Survival {
-    /// Of `count` changes, how many the reader of one place sees.
-    fn pick(self, random: &mut Random, count: usize) -> usize {
-        match self {
-            Self::Nothing => 0,
-            Self::All => count,
-            Self::Any => random.below(count + 1),
-        }
-    }
 }
 
 /// How much of an operation happens.
@@ -418,86 +349,6 @@ impl State {
     fn name_of(&self, file: usize) -> &str {
         let found = self.names.seen.iter().find(|&(_, &named)| named == file);
         found.map_or("a file without name", |(name, _)| name)
-    }
-}
-
-impl Names {
-    fn change(&mut self, renaming: Renaming) {
-        renaming.apply(&mut self.seen);
-        self.pending.push(renaming);
-    }
-
-    fn cut(&mut self, random: &mut Random, survival: Survival) {
-        if !self.made_durably && survival.pick(random, 1) == 0 {
-            *self = Self::default();
-            return;
-        }
-        self.made_durably = self.made;
-        let mut names = std::mem::take(&mut self.durable);
-        for renaming in self.pending.drain(..) {
-            if survival.pick(random, 1) == 1 {
-                renaming.apply(&mut names);
-            }
-        }
-        self.seen.clone_from(&names);
-        self.durable = names;
-    }
-}
-
-impl Renaming {
-    fn apply(&self, names: &mut BTreeMap<String, usize>) {
-        if let Some(from) = &self.from
-            && names.get(from) == Some(&self.file)
-        {
-            names.remove(from);
-        }
-        if let Some(to) = &self.to {
-            names.insert(to.clone(), self.file);
-        }
-    }
-}
-
-impl Content {
-    fn change(&mut self, change: Change) {
-        change.apply(&mut self.seen);
-        self.pending.push(change);
-    }
-
-    fn cut(&mut self, random: &mut Random, survival: Survival, grain: usize) {
-        if self.pending.is_empty() {
-            return;
-        }
-        let mut versions = vec![std::mem::take(&mut self.durable)];
-        for change in self.pending.drain(..) {
-            let mut next = versions.last().cloned().unwrap_or_default();
-            change.apply(&mut next);
-            versions.push(next);
-        }
-        let changes = versions.len() - 1;
-        let mut bytes = vec![0; versions[survival.pick(random, changes)].len()];
-        for (index, place) in bytes.chunks_mut(grain).enumerate() {
-            let version = &versions[survival.pick(random, changes)];
-            let there = version.get(index * grain..).unwrap_or_default();
-            let there = there.get(..place.len()).unwrap_or(there);
-            place[..there.len()].copy_from_slice(there);
-        }
-        self.seen.clone_from(&bytes);
-        self.durable = bytes;
-    }
-}
-
-impl Change {
-    fn apply(&self, content: &mut Vec<u8>) {
-        match self {
-            Self::Length(bytes) => content.resize(*bytes, 0),
-            Self::Write { offset, bytes } => {
-                let end = offset + bytes.len();
-                if content.len() < end {
-                    content.resize(end, 0);
-                }
-                content[*offset..end].copy_from_slice(bytes);
-            }
-        }
     }
 }
 
