@@ -148,7 +148,7 @@ impl Life {
             // Often soon after the last one: during recovery, and before anything else was synced.
             let (spans, with_names) = match (crash, killed) {
                 (0, _) => ([160, 160, 20, 2], 4),
-                (_, false) => ([24, 24, 160, 160], 4),
+                (_, false) => ([24, 160, 160, 160], 6),
                 // What the killed process did not sync is still to be lost.
                 (_, true) => ([10, 20, 20, 160], 2),
             };
@@ -171,10 +171,10 @@ impl Life {
     /// After a stop: whether only the process was killed.
     fn crash(&mut self) -> bool {
         self.tally.crashes += 1;
-        if let Some(Stop { verb, file, moment }) = self.disk.stop() {
-            *self.tally.stops.entry((verb, kind(&file), moment)).or_default() += 1;
-        }
-        let killed = self.random.below(4) == 0;
+        let Some(Stop { verb, file, moment }) = self.disk.stop() else { return false };
+        *self.tally.stops.entry((verb, kind(&file), moment)).or_default() += 1;
+        // Names that a killed process did not sync are what the next one may trust too much.
+        let killed = self.random.below(if verb.contains("name") { 2 } else { 6 }) == 0;
         if killed {
             self.disk.note(|| "-- the process was killed".into());
             self.disk.restart();
