@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Arms one planted bug after the other and requires that its test fails. A test that stays green with the bug in
 # place proves nothing, so that is an error, and so is a filter that matches no test, a test that hangs, a bug that nobody
-# planted and one that the table forgets. The table, tests/planted-bugs.txt: `name <TAB> test filter [<TAB> what breaks]`.
+# planted and one that the table forgets. The table, tests/planted-bugs.txt: `name <TAB> test filter [<TAB> what breaks]`, one
+# line for each test that must fail.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 

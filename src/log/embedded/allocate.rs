@@ -2,10 +2,10 @@
 
 use std::sync::mpsc::Receiver;
 
+use super::Shared;
 use super::segment::{PREPARED, index_name};
 use super::small::SegmentIndex;
 use super::storage::{Storage, WriteFile};
-use crate::log::LogId;
 
 /// Work for the thread.
 pub(super) enum Job {
@@ -23,26 +23,29 @@ pub(super) struct Prepared {
     pub(super) bytes: u64,
 }
 
-/// Does jobs until told to stop; `done` gets each preparation's result.
-pub(super) fn run(
-    storage: &Storage,
-    log: LogId,
-    segment_bytes: u64,
-    jobs: &Receiver<Job>,
-    done: impl Fn(Result<Prepared, String>),
-) {
+/// Does jobs until told to stop.
+pub(super) fn run(shared: &Shared, segment_bytes: u64, jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
-        match job {
-            Job::Prepare { header } => done(prepare(storage, segment_bytes + header)),
-            Job::Index(index) => {
-                if let Err(error) = storage.replace(&index_name(index.base), &index.encode(log)) {
-                    // The index is derived; it is made again from the segment when it is asked for.
-                    tracing::warn!(segment.base = index.base, %error, "the index of a log segment was not written");
-                }
-            }
-            Job::Stop => break,
+        if !perform(shared, segment_bytes, job) {
+            break;
         }
     }
+}
+
+/// Does one job. `false` when it says to stop.
+pub(super) fn perform(shared: &Shared, segment_bytes: u64, job: Job) -> bool {
+    let storage = &shared.storage;
+    match job {
+        Job::Prepare { header } => shared.room.prepared(prepare(storage, segment_bytes + header)),
+        Job::Index(index) => {
+            if let Err(error) = storage.replace(&index_name(index.base), &index.encode(shared.id)) {
+                // The index is derived; it is made again from the segment when it is asked for.
+                tracing::warn!(segment.base = index.base, %error, "the index of a log segment was not written");
+            }
+        }
+        Job::Stop => return false,
+    }
+    true
 }
 
 /// Allocates a segment of `bytes` bytes, or says why not.

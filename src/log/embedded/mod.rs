@@ -28,8 +28,9 @@ mod writer;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -145,6 +146,32 @@ struct Threads {
     lock: storage::Lock,
 }
 
+/// What the threads work with.
+struct Parts {
+    lock: storage::Lock,
+    writer: Writer,
+    commands: Receiver<Command>,
+    jobs: Receiver<Job>,
+}
+
+impl Parts {
+    fn start(self, shared: &Arc<Shared>, segment_bytes: u64) -> io::Result<Threads> {
+        let Self { lock, writer, commands, jobs } = self;
+        let helper = std::thread::Builder::new().name("annals-log-allocate".into()).spawn({
+            let shared = shared.clone();
+            move || allocate::run(&shared, segment_bytes, &jobs)
+        });
+        let writer = std::thread::Builder::new().name("annals-log-writer".into()).spawn({
+            let end = WriterEnd(shared.clone());
+            move || {
+                writer.run(&commands);
+                drop(end);
+            }
+        });
+        Ok(Threads { writer: writer?, helper: helper?, lock })
+    }
+}
+
 impl EmbeddedLog {
     /// Opens the log, or creates it, and owns it until it is closed or dropped.
     /// Must run where blocking is fine; reads at most the newest segment.
@@ -161,6 +188,20 @@ impl EmbeddedLog {
         clock: Arc<dyn Clock>,
         storage: Storage,
     ) -> Result<(Arc<Self>, Recovered), OpenError> {
+        let (mut log, parts, recovered) = Self::assemble(options, clock, storage)?;
+        let threads = parts
+            .start(&log.shared, options.segment_bytes)
+            .map_err(|error| OpenError::Io { file: options.dir.clone(), cause: error.to_string() })?;
+        log.threads = Mutex::new(Some(threads));
+        Ok((Arc::new(log), recovered))
+    }
+
+    /// Opens the log without starting its threads, which are given as parts.
+    fn assemble(
+        options: &Options,
+        clock: Arc<dyn Clock>,
+        storage: Storage,
+    ) -> Result<(Self, Parts, Recovered), OpenError> {
         let Opened { lock, log, bases, tracker, end, indexed, recovered } = recovery::open(&storage)?;
         let failure =
             |error: std::io::Error| OpenError::Io { file: options.dir.clone(), cause: error.to_string() };
@@ -192,30 +233,10 @@ impl EmbeddedLog {
             indexes: Mutex::default(),
             ended: Mutex::default(),
         });
-        let helper = std::thread::Builder::new().name("annals-log-allocate".into()).spawn({
-            let shared = shared.clone();
-            let segment_bytes = options.segment_bytes;
-            move || {
-                let done = |result| shared.room.prepared(result);
-                allocate::run(&shared.storage, shared.id, segment_bytes, &job_queue, done);
-            }
-        });
         let writer = Writer::new(shared.clone(), tracker, end, indexed, watermark);
-        let writer = std::thread::Builder::new().name("annals-log-writer".into()).spawn({
-            let end = WriterEnd(shared.clone());
-            move || {
-                writer.run(&command_queue);
-                drop(end);
-            }
-        });
-        let threads = Threads { writer: writer.map_err(failure)?, helper: helper.map_err(failure)?, lock };
-        let log = Self {
-            shared,
-            commands,
-            threads: Mutex::new(Some(threads)),
-            closed: tokio::sync::Mutex::new(None),
-        };
-        Ok((Arc::new(log), recovered))
+        let parts = Parts { lock, writer, commands: command_queue, jobs: job_queue };
+        let log = Self { shared, commands, threads: Mutex::default(), closed: tokio::sync::Mutex::new(None) };
+        Ok((log, parts, recovered))
     }
 
     /// Writes durably that no lane of `incarnation` is open any more, so that later openings do not list them.
@@ -288,11 +309,16 @@ impl Threads {
         if helper.join().is_err() {
             tracing::error!("the thread that allocates log segments panicked");
         }
-        if let Err(error) = shared.storage.remove(segment::PREPARED) {
-            tracing::warn!(%error, "a prepared log segment stays behind");
-        }
-        drop(lock);
+        let_go(shared, lock);
     }
+}
+
+/// What is left to do once nobody works on the files any more.
+fn let_go(shared: &Shared, lock: storage::Lock) {
+    if let Err(error) = shared.storage.remove(segment::PREPARED) {
+        tracing::warn!(%error, "a prepared log segment stays behind");
+    }
+    drop(lock);
 }
 
 impl Log for EmbeddedLog {

@@ -12,7 +12,7 @@ use super::small::{
 };
 use super::storage::{Lock, LockError, Storage};
 use super::tracker::Tracker;
-use crate::base::Timestamp;
+use crate::base::{Timestamp, planted};
 use crate::event::{Link, TopicPartition};
 use crate::log::{LogId, ReadError};
 
@@ -115,6 +115,10 @@ pub(super) fn open(storage: &Storage) -> Result<Opened, OpenError> {
     let lock = lock(storage)?;
     let bases = segment::bases(storage).map_err(|error| io(storage.dir(), &error))?;
     storage.remove(PREPARED).map_err(|error| io(&storage.dir().join(PREPARED), &error))?;
+    // A process that died may have left names that are not durable. The new watermark will build on them.
+    if !planted::armed("opening_without_dir_sync") {
+        storage.sync_dir().map_err(|error| io(storage.dir(), &error))?;
+    }
     match storage.read(IDENTITY).map_err(|error| io(&storage.dir().join(IDENTITY), &error))? {
         Some(bytes) => existing(storage, lock, &bytes, bases),
         None => create(storage, lock, &bases),
@@ -187,9 +191,11 @@ fn existing(storage: &Storage, lock: Lock, identity: &[u8], bases: Vec<u64>) -> 
             (tracker, end, false)
         }
     };
-    storage
-        .replace(WATERMARK, &Watermark { end, clean: false }.encode(log))
-        .map_err(|error| io(&storage.dir().join(WATERMARK), &error))?;
+    if !(indexed && planted::armed("clean_mark_kept")) {
+        storage
+            .replace(WATERMARK, &Watermark { end, clean: false }.encode(log))
+            .map_err(|error| io(&storage.dir().join(WATERMARK), &error))?;
+    }
     let unclosed = tracker.lanes().iter().map(|(key, head)| UnclosedLane {
         incarnation: key.incarnation,
         target: key.target,
@@ -304,7 +310,9 @@ fn scan_newest(
     }
     let cut = || {
         let file = storage.open_write(&name)?;
-        file.truncate(end - newest)?;
+        if !planted::armed("torn_tail_kept") {
+            file.truncate(end - newest)?;
+        }
         file.sync_all()
     };
     cut().map_err(|error| io(&storage.dir().join(&name), &error))?;

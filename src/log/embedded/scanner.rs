@@ -86,7 +86,10 @@ impl Scanner {
     /// # Errors
     /// [`ReadError`] when there is no log, or its small files are damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
-        let storage = Storage::new(dir);
+        Self::open_in(Storage::new(dir))
+    }
+
+    pub(super) fn open_in(storage: Storage) -> Result<Self, ReadError> {
         let log = identify(&storage)?;
         let watermark = read_watermark(&storage, log)?;
         let bases = segment::bases(&storage)

@@ -188,7 +188,7 @@ impl Walker {
         let bytes = CHUNK_BYTES.max(wanted as u64).min(self.limit - self.position);
         let bytes = usize::try_from(bytes).expect("a chunk or a frame fits the memory");
         if self.buffer.len() < bytes {
-            self.buffer.resize(bytes, 0);
+            self.buffer = vec![0; bytes];
         }
         let read = self.file.read_at(&mut self.buffer[..bytes], self.position - self.base);
         self.filled = read.map_err(|error| io_error(self.path.clone(), &error))?;

@@ -86,23 +86,31 @@ impl Writer {
     /// Works until the log is closed or dropped.
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
         while let Ok(first) = commands.recv() {
-            let mut next = Some(first);
-            while let Some(command) = next {
-                if let Command::Close { done } = command {
-                    self.flush();
-                    let result = self.close();
-                    self.shared.end(result.clone());
-                    drop(done.send(result));
-                    return;
-                }
-                self.take(command);
-                if self.batch.bytes.len() >= BATCH_BYTES {
-                    self.flush();
-                }
-                next = commands.try_recv().ok();
+            if !self.turn(first, commands) {
+                return;
             }
-            self.flush();
         }
+    }
+
+    /// Takes `first` and all that waits behind it, and makes it durable. `false` when that closed the log.
+    pub(super) fn turn(&mut self, first: Command, commands: &Receiver<Command>) -> bool {
+        let mut next = Some(first);
+        while let Some(command) = next {
+            if let Command::Close { done } = command {
+                self.flush();
+                let result = self.close();
+                self.shared.end(result.clone());
+                drop(done.send(result));
+                return false;
+            }
+            self.take(command);
+            if self.batch.bytes.len() >= BATCH_BYTES {
+                self.flush();
+            }
+            next = commands.try_recv().ok();
+        }
+        self.flush();
+        true
     }
 
     fn take(&mut self, command: Command) {
@@ -182,6 +190,9 @@ impl Writer {
     fn write_batch(&self) -> io::Result<()> {
         let active = self.active.as_ref().ok_or_else(|| io::Error::other("no segment is active"))?;
         active.write_at(&self.batch.bytes, self.batch.start - self.tracker.base())?;
+        if planted::armed("watermark_before_data") {
+            self.write_watermark(false)?;
+        }
         let started = self.shared.clock.monotonic();
         active.sync_data()?;
         let took = self.shared.clock.monotonic().saturating_duration_since(started);
@@ -222,10 +233,14 @@ impl Writer {
             self.shared.codec.encode_header(self.shared.id, base, self.tracker.base(), &self.tracker);
         let mut file = prepared.file;
         file.write_at(&header, 0)?;
-        file.sync_data()?;
+        if !planted::armed("roll_without_header_sync") {
+            file.sync_data()?;
+        }
         self.shared.storage.rename(PREPARED, &name)?;
         file.renamed(&name);
-        self.shared.storage.sync_dir()?;
+        if !planted::armed("rename_without_dir_sync") {
+            self.shared.storage.sync_dir()?;
+        }
         if !self.indexed {
             let index = SegmentIndex::of(&self.tracker, base);
             self.shared.room.hand(Job::Index(Box::new(index)));
@@ -249,7 +264,9 @@ impl Writer {
     fn seal(&mut self) -> io::Result<()> {
         if let Some(active) = self.active.take() {
             active.truncate(self.position - self.tracker.base())?;
-            active.sync_all()?;
+            if !planted::armed("seal_without_sync") {
+                active.sync_all()?;
+            }
         }
         Ok(())
     }

@@ -66,6 +66,22 @@ async fn what_waits_shares_one_write_and_one_sync() {
     assert_eq!(syncs, 1, "the seven that waited behind the first");
 }
 
+/// A process that was killed may have renamed a segment and not synced the directory. Were the watermark's new name durable
+/// and the segment's not, the log would look cut. Found by the simulation.
+#[test]
+fn opening_syncs_the_names_it_found_before_a_watermark_builds_on_them() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    drop(open(&options));
+    let gate = Arc::new(Gate::default());
+    drop(observed(&options, gate.observer()));
+    let seen = std::mem::take(&mut gate.state.lock().unwrap().seen);
+    let first = |found: &dyn Fn(&Operation) -> bool| seen.iter().position(found).unwrap();
+    let synced = first(&|seen| *seen == Operation::SyncDir);
+    let named = first(&|seen| matches!(seen, Operation::Rename { to, .. } if to == "watermark"));
+    assert!(synced < named, "{seen:?}");
+}
+
 /// Fails the next matching operation, and counts the syncs that are tried.
 fn failing(armed: &Arc<AtomicBool>, syncs: &Arc<AtomicUsize>, on_sync: bool) -> Observer {
     let (armed, syncs) = (armed.clone(), syncs.clone());

@@ -4,6 +4,7 @@ mod damage;
 mod durability;
 mod read;
 mod room;
+mod simulation;
 mod tear;
 
 use std::path::{Path, PathBuf};
