@@ -246,7 +246,7 @@ impl Front<'_> {
             Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes));
         let status = services.status.subscribe();
         let readiness = move || http::Readiness {
-            log_accepts: lanes.log().health() == crate::log::Health::Accepting,
+            log: lanes.log().health(),
             store: http::StoreState::from(status.borrow().state),
         };
         Ok(http::State {

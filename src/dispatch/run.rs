@@ -171,12 +171,38 @@ async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) 
     if planted::armed("run_before_intent") {
         drop(recorded);
     } else if let Err(cause) = recorded.await {
+        if let RecordError::Uncertain(_) = cause {
+            end_unstarted(&inner, &record, room);
+        }
         return unavailable(&cause);
     }
     // Started inside the future, so that a tool that panics at once is caught like one that panics later.
     let run = async move { prepared.run(context).await }.boxed();
     let ended = drive(&inner, &request, run, &cancel, permit).await;
     conclude(&inner, &record, room, ended).await
+}
+
+/// The intent may be written, late: then this end follows it. The order is fixed here, so nobody needs to wait.
+fn end_unstarted(inner: &Inner, record: &CallRecord, mut room: Reservation) {
+    if planted::armed("uncertain_intent_left_open") {
+        return;
+    }
+    let error = ToolError::new(
+        Category::Internal,
+        "log_unavailable",
+        "The audit log did not take the call in time; nothing was run.",
+        "Retry later.",
+    );
+    let now = inner.lanes.clock().now();
+    let event = record.terminal(inner.lanes.draft(), now, &Ending::Failed(&error), room.bytes());
+    let Some(reserved) = event.as_ref().and_then(|event| room.take(event.body.len() as u64)) else { return };
+    let Some(event) = event else { return };
+    let recorded = inner.lanes.record_in(reserved, event);
+    inner.tasks.spawn("end of a call that was not started", async move {
+        if let Err(cause) = recorded.await {
+            tracing::warn!(cause = %cause, "the end of a call that was not started may be written late");
+        }
+    });
 }
 
 /// What became of the tool.
@@ -273,7 +299,10 @@ fn unavailable(cause: &RecordError) -> Answer {
         RecordError::Refused(Refusal::Closed) => {
             ("shutting_down", "The server is stopping; nothing was run.", 5)
         }
-        RecordError::Refused(Refusal::Failed(_)) | RecordError::Uncertain(_) => {
+        RecordError::Refused(Refusal::Suspended(_)) | RecordError::Uncertain(_) => {
+            ("log_unavailable", "The audit log cannot write now; nothing was run.", 2)
+        }
+        RecordError::Refused(Refusal::Failed(_)) => {
             ("log_unavailable", "The audit log does not accept; nothing was run.", 30)
         }
     };

@@ -13,7 +13,7 @@ mod topic;
 pub use body::{BODY_BYTES_MAX, BuildError, DecodeError, Decoded, Draft, Event, Sealed, TOKEN_ABSENT};
 pub use facts::{
     AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, AuthMethod, Call, Common, Facts, Failure,
-    KeyCreated, KeyRevoked, LaneClosed, LaneHead, Outcome, Requested, Started, Stopping, SystemCheckpoint,
+    Gap, GapCause, KeyCreated, KeyRevoked, LaneClosed, LaneHead, Outcome, Requested, Started, Stopping, SystemCheckpoint,
     Terminal, Transport,
 };
 pub use kind::{Kind, UnknownKind};

@@ -3,6 +3,7 @@
 use std::sync::mpsc::Receiver;
 
 use super::Shared;
+use super::outage::Fault;
 use super::segment::{PREPARED, index_name};
 use super::small::SegmentIndex;
 use super::storage::{Storage, WriteFile};
@@ -50,15 +51,20 @@ pub(super) fn perform(shared: &Shared, segment_bytes: u64, job: Job) -> bool {
 
 /// Allocates a segment of `bytes` bytes, or says why not.
 pub(super) fn prepare(storage: &Storage, bytes: u64) -> Result<Prepared, String> {
-    match storage.create_allocated(PREPARED, bytes) {
+    prepare_as(storage, PREPARED, bytes).map_err(|fault| fault.to_string())
+}
+
+/// The same under another name.
+pub(super) fn prepare_as(storage: &Storage, name: &str, bytes: u64) -> Result<Prepared, Fault> {
+    match storage.create_allocated(name, bytes) {
         Ok(file) => Ok(Prepared { file, bytes }),
         Err(error) => {
             // What was allocated in part would only take room from others.
-            let cause = format!("cannot allocate {bytes} bytes at {}: {error}", storage.display(PREPARED));
-            if let Err(error) = storage.remove(PREPARED) {
-                tracing::warn!(%error, "a half-prepared log segment stays behind");
+            let fault = Fault::io(&format!("allocate {bytes} bytes for {name}"), &error);
+            if let Err(error) = storage.remove(name) {
+                tracing::debug!(%error, "a half-prepared log segment stays behind");
             }
-            Err(cause)
+            Err(fault)
         }
     }
 }

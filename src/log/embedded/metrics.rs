@@ -2,10 +2,14 @@
 
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+
+use crate::event::GapCause;
 
 /// Live figures of one log.
 #[derive(Debug, Clone)]
@@ -30,8 +34,17 @@ pub struct Stats {
     pub watermark_bytes: Gauge<u64, AtomicU64>,
     /// Segment files.
     pub segments: Gauge,
-    /// 1 when the log failed and does not accept until it is opened again.
+    /// 1 while the log cannot write.
     pub failed: Gauge,
+    /// Times that it could not write, by cause.
+    pub outages: Family<OutageLabels, Counter>,
+}
+
+/// Of an outage.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OutageLabels {
+    /// The cause that was seen first, as in `system.gap`.
+    pub cause: &'static str,
 }
 
 impl Default for Stats {
@@ -48,11 +61,17 @@ impl Default for Stats {
             watermark_bytes: Gauge::default(),
             segments: Gauge::default(),
             failed: Gauge::default(),
+            outages: Family::default(),
         }
     }
 }
 
 impl Stats {
+    /// It cannot write, because of `cause`.
+    pub(super) fn outage(&self, cause: GapCause) {
+        self.outages.get_or_create(&OutageLabels { cause: cause.as_str() }).inc();
+    }
+
     pub(super) fn register(&self, registry: &mut Registry) {
         let log = registry.sub_registry_with_prefix("annals_log");
         log.register("appended_records", "Records that became durable", self.appended_records.clone());
@@ -65,6 +84,7 @@ impl Stats {
         log.register("refused_reservations", "Reservations refused", self.refused.clone());
         log.register("watermark_bytes", "The durable end of the log", self.watermark_bytes.clone());
         log.register("segments", "Segment files", self.segments.clone());
-        log.register("failed", "1 when the log failed and must be opened again", self.failed.clone());
+        log.register("failed", "1 while the log cannot write and refuses", self.failed.clone());
+        log.register("outages", "Times that the log could not write", self.outages.clone());
     }
 }

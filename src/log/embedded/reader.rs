@@ -32,7 +32,14 @@ enum Turn {
     Lost,
 }
 
-type Found = Result<Vec<Stored>, ReadError>;
+type Found = Result<Vec<Stored>, Hindrance>;
+
+/// Why there is nothing more for now.
+enum Hindrance {
+    Error(ReadError),
+    /// The writer is in trouble, and puts what cannot be read in order.
+    Outage,
+}
 
 /// Where the reader stands.
 struct Cursor {
@@ -103,7 +110,7 @@ impl SegmentReader {
                 }
                 let Turn::Idle(mut cursor) = std::mem::replace(&mut self.state, Turn::Lost) else { continue };
                 self.state = Turn::Working(tokio::task::spawn_blocking(move || {
-                    let result = cursor.read(records_max);
+                    let result = cursor.turn(records_max);
                     (cursor, result)
                 }));
             }
@@ -116,7 +123,9 @@ impl SegmentReader {
                     self.state = Turn::Idle(cursor);
                     match result {
                         Ok(found) => self.ready.extend(found),
-                        Err(error) => self.failed = Some(error),
+                        Err(Hindrance::Error(error)) => self.failed = Some(error),
+                        // Its end is published.
+                        Err(Hindrance::Outage) => return Ok(Vec::new()),
                     }
                 }
                 Err(_) => {
@@ -162,11 +171,33 @@ impl Reader for SegmentReader {
 }
 
 impl Cursor {
+    /// Reads on. What cannot be read while the writer is in trouble is no damage.
+    fn turn(&mut self, records_max: usize) -> Found {
+        let outages = self.shared.vigil.outages();
+        let mut found = Vec::new();
+        match self.read(records_max, &mut found) {
+            Ok(()) => Ok(found),
+            Err(_) if !found.is_empty() => {
+                // It is met again.
+                self.walker = None;
+                Ok(found)
+            }
+            Err(error) if matches!(error, ReadError::Corrupt { .. } | ReadError::Io { .. }) => {
+                self.walker = None;
+                if self.shared.vigil.explains(outages) {
+                    Err(Hindrance::Outage)
+                } else {
+                    Err(Hindrance::Error(error))
+                }
+            }
+            Err(error) => Err(Hindrance::Error(error)),
+        }
+    }
+
     /// Reads on until `records_max` frames are found, a turn's bytes are read or the durable end is reached.
-    fn read(&mut self, records_max: usize) -> Result<Vec<Stored>, ReadError> {
+    fn read(&mut self, records_max: usize, found: &mut Vec<Stored>) -> Result<(), ReadError> {
         let end = self.shared.published.borrow().end;
         let turn_end = end.min(self.position.saturating_add(TURN_BYTES));
-        let mut found = Vec::new();
         while self.position < turn_end && found.len() < records_max {
             let (base, limit) = self.shared.segment_of(self.position, end);
             let mut walker = match self.walker.take() {
@@ -174,10 +205,10 @@ impl Cursor {
                 _ => Walker::open(&self.shared.storage, self.shared.codec, base, self.position, limit)?,
             };
             walker.extend(limit);
-            self.step(&mut walker, turn_end, records_max, &mut found)?;
+            self.step(&mut walker, turn_end, records_max, found)?;
             self.walker = Some(walker);
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Reads on in one segment.

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::allocate::{Job, Prepared};
 use super::frame::{EVENT_OVERHEAD_BYTES, LANE_BYTES};
 use super::metrics::Stats;
+use super::outage::GAP_BYTES;
 use crate::base::{Clock, planted};
 use crate::log::{AppendError, Refusal, RoomKeeper};
 
@@ -53,10 +54,14 @@ struct State {
     next: Next,
     /// Why the last preparation failed; kept while another try runs.
     failing: Option<String>,
+    /// Nothing new is taken for now; what was promised still is. With the refusals since.
+    suspended: Option<(Refusal, u64)>,
     stopped: Option<Refusal>,
 }
 
 enum Next {
+    /// Neither there nor asked for.
+    Absent,
     Preparing,
     Ready(Prepared),
     Failed { cause: String, at: Instant },
@@ -85,6 +90,7 @@ impl Room {
             header,
             next: Next::Preparing,
             failing: None,
+            suspended: None,
             stopped: None,
         };
         let room = Self {
@@ -144,6 +150,10 @@ impl Room {
         if let Some(refusal) = &state.stopped {
             return Verdict::Refuse(refusal.clone());
         }
+        if let Some((refusal, refused)) = &mut state.suspended {
+            *refused += 1;
+            return Verdict::Refuse(refusal.clone());
+        }
         if records > self.limits.records_max || bytes > self.limits.bytes_max {
             let cause = format!("{records} records of {bytes} bytes are over what may ever be in flight");
             return Verdict::Refuse(Refusal::Full(cause));
@@ -164,7 +174,8 @@ impl Room {
                     let cause = format!("{records} records of {bytes} bytes are over what a segment holds");
                     return Verdict::Refuse(Refusal::Full(cause));
                 }
-                Next::Ready(_) | Next::Preparing => return Verdict::Wait,
+                // The writer took it and has not asked for another yet.
+                Next::Ready(_) | Next::Preparing | Next::Absent => return Verdict::Wait,
                 Next::Failed { cause, at } => {
                     if self.clock.monotonic().saturating_duration_since(*at) < RETRY_INTERVAL {
                         return Verdict::Refuse(Refusal::Full(cause.clone()));
@@ -228,7 +239,7 @@ impl Room {
     /// Takes the prepared segment. `None` would break the invariant.
     pub(super) fn take_prepared(&self) -> Option<Prepared> {
         let mut state = self.lock();
-        match std::mem::replace(&mut state.next, Next::Preparing) {
+        match std::mem::replace(&mut state.next, Next::Absent) {
             Next::Ready(prepared) => Some(prepared),
             other => {
                 state.next = other;
@@ -242,8 +253,55 @@ impl Room {
         let mut state = self.lock();
         state.rest = rest;
         state.header = header;
+        self.ask_if_absent(&mut state);
         drop(state);
-        self.ask(header);
+        self.changed.notify_one();
+    }
+
+    /// Never while one is under way: two would work on one file.
+    fn ask_if_absent(&self, state: &mut State) {
+        if matches!(state.next, Next::Absent) {
+            state.next = Next::Preparing;
+            self.ask(state.header);
+        }
+    }
+
+    /// Nothing new is taken until [`Room::resume`], for the reason `refusal`. What was promised is taken still.
+    pub(super) fn suspend(&self, refusal: Refusal) {
+        let mut state = self.lock();
+        let refused = state.suspended.as_ref().map_or(0, |(_, refused)| *refused);
+        state.suspended = Some((refusal, refused));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// What all that is out may need, with the record that tells of an outage; and the next header.
+    pub(super) fn promised(&self) -> (u64, u64) {
+        let state = self.lock();
+        (cost(state.records + 1, state.bytes + GAP_BYTES), state.header)
+    }
+
+    /// As [`Room::written`], in a new segment after an outage; still suspended. Room for one record of [`GAP_BYTES`] is set
+    /// aside for who calls. Gives how often something was refused.
+    pub(super) fn recovered(&self, records: u32, bytes: u64, rest: u64, header: u64) -> u64 {
+        let mut state = self.lock();
+        self.give_back(&mut state, records, bytes);
+        state.records += 1;
+        state.bytes += GAP_BYTES;
+        self.publish(&state);
+        state.rest = rest;
+        state.header = header;
+        // One that was prepared before may be no file of the directory any more.
+        if matches!(state.next, Next::Ready(_)) {
+            state.next = Next::Absent;
+        }
+        self.ask_if_absent(&mut state);
+        state.suspended.as_ref().map_or(0, |(_, refused)| *refused)
+    }
+
+    /// New records are taken again.
+    pub(super) fn resume(&self) {
+        self.lock().suspended = None;
         self.changed.notify_one();
     }
 
@@ -280,6 +338,9 @@ impl Room {
     pub(super) fn refusing(&self) -> Option<String> {
         let mut state = self.lock();
         if let Some(refusal) = &state.stopped {
+            return Some(refusal.to_string());
+        }
+        if let Some((refusal, _)) = &state.suspended {
             return Some(refusal.to_string());
         }
         let cause = state.failing.clone()?;

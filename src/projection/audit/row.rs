@@ -202,7 +202,11 @@ fn with_facts(row: EventRow, facts: &Facts) -> EventRow {
             ..row
         },
         // What these say is in the body; no column asks for it.
-        Facts::Started(_) | Facts::Stopping(_) | Facts::LaneClosed(_) | Facts::Checkpoint(_) => row,
+        Facts::Started(_)
+        | Facts::Stopping(_)
+        | Facts::LaneClosed(_)
+        | Facts::Checkpoint(_)
+        | Facts::Gap(_) => row,
     }
 }
 
@@ -386,7 +390,8 @@ pub fn call_step(decoded: &Decoded) -> Option<CallStep> {
         | Facts::Started(_)
         | Facts::Stopping(_)
         | Facts::LaneClosed(_)
-        | Facts::Checkpoint(_) => None,
+        | Facts::Checkpoint(_)
+        | Facts::Gap(_) => None,
     }
 }
 
@@ -395,8 +400,8 @@ mod tests {
     use super::*;
     use crate::base::{Category, sha256};
     use crate::event::{
-        AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, KeyCreated, KeyRevoked,
-        LaneClosed, LaneHead, Outcome, Started, Stopping, SystemCheckpoint, Topic, Transport,
+        AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, Gap, GapCause, KeyCreated,
+        KeyRevoked, LaneClosed, LaneHead, Outcome, Started, Stopping, SystemCheckpoint, Topic, Transport,
     };
     use crate::log::{Frame, Position, Stored};
 
@@ -512,6 +517,14 @@ mod tests {
                 Facts::LaneClosed(LaneClosed { lane_incarnation: Uuid::from_u128(5), head })
             }
             Kind::SystemCheckpoint => Facts::Checkpoint(SystemCheckpoint { heads: vec![head] }),
+            Kind::SystemGap => Facts::Gap(Gap {
+                cause: GapCause::Io,
+                detail: "cannot sync".into(),
+                began_at: Timestamp::from_micros(1),
+                ended_at: Timestamp::from_micros(2),
+                refused: 3,
+                rewritten: 4,
+            }),
         }
     }
 

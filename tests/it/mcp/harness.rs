@@ -10,7 +10,7 @@ use annals::dispatch::{Dispatch, Limits};
 use annals::event::{Decoded, Facts, Kind, Terminal, TopicPartition};
 use annals::http::{Guard, ListenerLimits, Readiness, State, StoreState};
 use annals::log::embedded::{EmbeddedLog, Options};
-use annals::log::{Health, Lanes, Log};
+use annals::log::{Lanes, Log};
 use annals::mcp::{Server, SessionLimits};
 use annals::tools::{
     CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult, Toolbox,
@@ -225,7 +225,7 @@ impl Harness {
             auth: Arc::new(auth),
             query: query(),
             readiness: Box::new(move || Readiness {
-                log_accepts: health.health() == Health::Accepting,
+                log: health.health(),
                 store: *store_seen.borrow(),
             }),
             guard: Guard::new(address, &setup.http),

@@ -35,6 +35,7 @@ fn options(dir: &TempDir) -> Options {
         in_flight_records_max: 16,
         in_flight_bytes_max: 2 * 1024,
         reserve_wait: Duration::from_millis(200),
+        append_wait: Duration::from_secs(60),
     }
 }
 

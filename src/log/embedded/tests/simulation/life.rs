@@ -71,6 +71,9 @@ pub(super) struct Tally {
     /// Records without ack at a crash that were found and that were not.
     pub(super) unanswered_kept: u64,
     pub(super) unanswered_lost: u64,
+    /// Times that the disk failed and was healed, and records that were late by that.
+    pub(super) healed: u64,
+    pub(super) late: u64,
 }
 
 impl Tally {
@@ -84,6 +87,8 @@ impl Tally {
         self.torn += other.torn;
         self.unanswered_kept += other.unanswered_kept;
         self.unanswered_lost += other.unanswered_lost;
+        self.healed += other.healed;
+        self.late += other.late;
     }
 }
 
@@ -118,6 +123,7 @@ impl Life {
             in_flight_records_max: 12,
             in_flight_bytes_max: 8 * 1024,
             reserve_wait: Duration::from_secs(60),
+            append_wait: Duration::from_secs(60),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         Self {
@@ -231,6 +237,7 @@ impl Life {
         self.starts += 1;
         self.incarnation = Uuid::from_u128(self.starts);
         self.disk.note(|| format!("-- start {}", self.starts));
+        self.disk.heal();
         let (engine, recovered) = match self.open(&self.disk) {
             Ok(opened) => opened,
             Err(_) if self.disk.stopped() => {
@@ -290,6 +297,11 @@ impl Life {
             15..=39 => {
                 engine.helper.help();
             }
+            40..=43 => {
+                let count = [1, 1, 2, 12][self.random.below(4)];
+                self.disk.fail_after(self.random.below(8) as u64, count);
+            }
+            44..=51 => self.heal(engine)?,
             _ => {
                 let records = 1 + self.random.below(6);
                 for _ in 0..records {
@@ -302,6 +314,29 @@ impl Life {
             }
         }
         Ok(false)
+    }
+
+    /// The disk works again. Everything that was sent is there then, in its order.
+    fn heal(&mut self, engine: &mut Engine) -> Result<(), String> {
+        let failed = self.disk.failed();
+        self.disk.heal();
+        if !failed {
+            return Ok(());
+        }
+        self.disk.note(|| "-- the disk works again".into());
+        engine.write();
+        engine.writer.try_rescue();
+        self.answers()?;
+        if self.disk.stopped() {
+            return Ok(());
+        }
+        if engine.log.stats().failed.get() != 0 {
+            return Err("the disk works again, but the log does not".into());
+        }
+        let found = scan(&self.storage(&self.disk)).map_err(|error| format!("after healing: {error}"))?;
+        self.model.all_there(self.incarnation, &found)?;
+        self.tally.healed += 1;
+        Ok(())
     }
 
     /// Ends the run: closed, or without that.
@@ -320,7 +355,7 @@ impl Life {
                 closed = (&mut closing).now_or_never();
             }
             drop(closing);
-            if !self.disk.stopped() && !matches!(closed, Some(Ok(()))) {
+            if !self.disk.stopped() && !self.disk.failed() && !matches!(closed, Some(Ok(()))) {
                 return Err(format!("it was not closed: {closed:?}"));
             }
         }
@@ -352,7 +387,7 @@ impl Life {
         let reservation = match reserved {
             Some(Ok(reservation)) => reservation,
             None => return Ok(false),
-            Some(Err(_)) if self.disk.stopped() => return Ok(false),
+            Some(Err(_)) if self.disk.stopped() || self.disk.failed() => return Ok(false),
             Some(Err(error)) => return Err(format!("nothing failed, but the log refuses: {error}")),
         };
         let (lane, index, frame) = self.model.send(self.incarnation, target, body);
@@ -379,7 +414,7 @@ impl Life {
         };
         match result {
             Some(Ok(())) => self.model.closed(incarnation),
-            _ if self.disk.stopped() => {}
+            _ if self.disk.stopped() || self.disk.failed() => {}
             other => {
                 return Err(format!("nothing failed, but an incarnation is not marked closed: {other:?}"));
             }
@@ -389,11 +424,14 @@ impl Life {
 
     /// Takes the answers to all that was sent.
     fn answers(&mut self) -> Result<(), String> {
+        let _runtime = self.runtime.enter();
         for (lane, index, ack) in self.acks.drain(..) {
             match ack.now_or_never() {
                 Some(Ok(position)) => self.model.acknowledged(lane, index, position),
                 None | Some(Err(AppendError::Uncertain(_) | AppendError::Refused(_)))
                     if self.disk.stopped() => {}
+                // What the disk failed is kept in memory and written later.
+                Some(Err(AppendError::Uncertain(_))) if self.disk.failed() => self.tally.late += 1,
                 other => return Err(format!("nothing failed, but an append ended with {other:?}")),
             }
         }
