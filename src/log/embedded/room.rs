@@ -64,7 +64,10 @@ enum Next {
     Absent,
     Preparing,
     Ready(Prepared),
-    Failed { cause: String, at: Instant },
+    Failed {
+        cause: String,
+        at: Instant,
+    },
 }
 
 enum Verdict {

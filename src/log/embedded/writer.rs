@@ -203,8 +203,7 @@ impl Writer {
     }
 
     fn write_batch(&self) -> Result<(), Fault> {
-        let active =
-            self.active.as_ref().ok_or_else(|| Fault::new(GapCause::Io, "no segment is active"))?;
+        let active = self.active.as_ref().ok_or_else(|| Fault::new(GapCause::Io, "no segment is active"))?;
         let file = active.file.name();
         let offset = self.durable - self.tracker.base();
         let bytes = usize::try_from(offset).ok().and_then(|offset| active.image.get(offset..));
@@ -273,9 +272,10 @@ impl Writer {
 
     /// Seals the active segment and goes on in the prepared one. On an error nothing is changed in here.
     fn roll(&mut self) -> Result<(), Fault> {
-        let prepared = self.shared.room.take_prepared().ok_or_else(|| {
-            Fault::new(GapCause::Io, "no segment is prepared, although room was promised")
-        })?;
+        let prepared =
+            self.shared.room.take_prepared().ok_or_else(|| {
+                Fault::new(GapCause::Io, "no segment is prepared, although room was promised")
+            })?;
         self.seal()?;
         let base = self.position;
         let name = segment::name(base);
