@@ -107,7 +107,7 @@ impl Writer {
         if self.trouble.is_none() {
             return;
         }
-        let rescued = self.rescue();
+        let rescued = self.at_the_disk(Self::rescue);
         let Some(trouble) = &mut self.trouble else { return };
         match rescued {
             Ok(()) => self.go_on(),
