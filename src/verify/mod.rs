@@ -121,7 +121,7 @@ impl Verifier {
             }
             self.take(step.items).await?;
             for error in scanner.take_wrong_indexes() {
-                self.corrupt(error, "the records themselves are not in doubt")?;
+                self.corrupt(error, "the index or the segment was changed")?;
             }
             match step.end {
                 None => {}

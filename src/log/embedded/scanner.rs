@@ -295,12 +295,12 @@ impl Scanner {
             None => "the index is damaged",
         };
         let cause = format!("{cause}; once it is removed, it is made again from the segment");
-        self.wrong_indexes.push(ReadError::Corrupt { file, offset: 0, position: base, cause });
+        self.wrong_indexes.push(ReadError::Corrupt { file, offset: 0, position: end, cause });
         Ok(())
     }
 
     /// Indexes that the scan so far found not to follow from their segments: [`ReadError::Corrupt`] at offset 0, with the
-    /// position of the segment. The records are not in doubt. Each is given once.
+    /// position where the segment ends. Its frames are whole. Each index is given once.
     #[must_use]
     pub fn take_wrong_indexes(&mut self) -> Vec<ReadError> {
         std::mem::take(&mut self.wrong_indexes)

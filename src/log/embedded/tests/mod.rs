@@ -3,6 +3,7 @@
 mod damage;
 mod durability;
 mod everywhere;
+mod forger;
 mod read;
 mod room;
 mod simulation;
