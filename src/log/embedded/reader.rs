@@ -270,14 +270,14 @@ pub(super) fn count_through(
     let target_index = target.index();
     let mark = index.marks.iter().rev().find(|mark| mark.offset <= position.0 - base);
     let (from, within) = mark.map_or((base, 0), |mark| (base + mark.offset, mark.counts[target_index]));
-    let mut count = index.base_counts[target_index] + u64::from(within);
+    let mut count = index.base_counts[target_index].saturating_add(u64::from(within));
     let mut walker = Walker::open(&shared.storage, shared.codec, base, from, limit)?;
     loop {
         match walker.next()? {
             Step::Frame(framed) => {
                 let ours = matches!(&framed.item, Item::Event(event) if event.target == target);
                 if ours {
-                    count += 1;
+                    count = count.saturating_add(1);
                 }
                 if framed.position == position.0 && ours {
                     return Ok(count);

@@ -337,7 +337,11 @@ async fn index_is_wrong(specimen: &Specimen, files: &Files, name: &str, offset: 
     let base: u64 = name.trim_end_matches(".idx").parse().unwrap();
     let disk = storage(files);
     let seen = scan_on(&disk);
-    assert_eq!((seen.error, seen.wrong_indexes), (None, vec![(name.to_owned(), 0, specimen.segment_end(base))]), "{what}");
+    assert_eq!(
+        (seen.error, seen.wrong_indexes),
+        (None, vec![(name.to_owned(), 0, specimen.segment_end(base))]),
+        "{what}"
+    );
     assert!(seen.found == specimen.written, "{what}");
     assert!(storage_is(&disk, files), "{what}: a file was changed");
     // Only the newest one is read at opening.
@@ -515,13 +519,16 @@ async fn an_index_that_was_forged_with_its_checksum_is_found() {
                 let files = specimen.with(&name, |bytes| *bytes = forged.encode(specimen.log));
                 let seen = scan_on(&storage(&files));
                 assert!(seen.error.is_none() && seen.found == specimen.written, "{name}, {number}");
-                let expected = if forged == index { vec![] } else { vec![(name.clone(), 0, specimen.segment_end(base))] };
+                let expected = if forged == index {
+                    vec![]
+                } else {
+                    vec![(name.clone(), 0, specimen.segment_end(base))]
+                };
                 assert_eq!(seen.wrong_indexes, expected, "{name}, forgery {number}");
             }
         }
-        let none = Files::from_iter(
-            specimen.files.clone().into_iter().filter(|(name, _)| !name.ends_with(".idx")),
-        );
+        let none =
+            Files::from_iter(specimen.files.clone().into_iter().filter(|(name, _)| !name.ends_with(".idx")));
         assert_eq!(scan_on(&storage(&none)).wrong_indexes, [], "one that is missing is no fault");
         specimen.all_is_there(&none, 0, "without indexes").await;
     }

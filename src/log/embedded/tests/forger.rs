@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use super::*;
 use crate::base::Clock;
 use crate::event::{
-    AckCheck, AckClass, Draft, Facts, LaneClosed, LaneHead, Link, LinkInput, Personal, SystemCheckpoint, ZERO_LINK,
-    link,
+    AckCheck, AckClass, Draft, Facts, LaneClosed, LaneHead, Link, LinkInput, Personal, SystemCheckpoint,
+    ZERO_LINK, link,
 };
 use crate::log::embedded::frame::{Codec, Decoded, Item, Place};
 use crate::log::embedded::segment;
