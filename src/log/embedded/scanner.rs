@@ -208,7 +208,10 @@ impl Scanner {
                         Item::Closed { incarnation, at } => {
                             ScannedItem::Closed { incarnation: *incarnation, at: *at }
                         }
-                        Item::Event(event) if sha256(event.body) != event.content => {
+                        Item::Event(event)
+                            if sha256(event.body) != event.content
+                                && !planted::armed("content_not_checked") =>
+                        {
                             return Err(corrupt(position, "the content digest is not that of the body"));
                         }
                         Item::Event(event) => ScannedItem::Event(Stored {
