@@ -27,6 +27,7 @@ enum End {
 struct Specimen {
     how: End,
     log: LogId,
+    disk: Disk,
     files: Files,
     written: Vec<Stored>,
     /// All frames, in order.
@@ -70,13 +71,8 @@ fn small_options() -> Options {
     Options { segment_bytes: 1_024, ..options }
 }
 
-fn storage(files: &Files) -> Storage {
-    let storage = Storage::simulated(Path::new("/log"), Disk::new(1));
-    storage.create_dir().unwrap();
-    for (name, bytes) in files {
-        storage.replace(name, bytes).unwrap();
-    }
-    storage
+fn on(disk: Disk) -> Storage {
+    Storage::simulated(Path::new("/log"), disk)
 }
 
 /// All files but the prepared room, which is no part of the log.
@@ -133,7 +129,8 @@ async fn read_all(log: &EmbeddedLog) -> (Vec<Stored>, Option<ReadError>) {
 
 impl Specimen {
     async fn new(how: End) -> Self {
-        let storage = storage(&Files::new());
+        let disk = Disk::new(1);
+        let storage = on(disk.clone());
         let mut written = Vec::new();
         for process in 0..2 {
             let (log, _) = open_on(&storage).unwrap();
@@ -152,6 +149,7 @@ impl Specimen {
         }
         let mut files = files(&storage);
         if how == End::Killed {
+            storage.replace(segment::PREPARED, &[0; 2_000]).unwrap();
             files.insert(segment::PREPARED.into(), vec![0; 2_000]);
         }
         let scanner = Scanner::open_in(storage.clone()).unwrap();
@@ -159,6 +157,7 @@ impl Specimen {
         let mut specimen = Self {
             how,
             log: scanner.log_id(),
+            disk,
             files,
             written,
             frames: Vec::new(),
@@ -211,6 +210,18 @@ impl Specimen {
         self.frames.iter().copied().filter(|frame| frame.base == base).collect()
     }
 
+    /// Those files on a disk of their own.
+    fn storage(&self, files: &Files) -> Storage {
+        let storage = on(self.disk.fork());
+        for name in self.files.keys().filter(|&name| !files.contains_key(name)) {
+            storage.remove(name).unwrap();
+        }
+        for (name, bytes) in files.iter().filter(|&(name, bytes)| self.files.get(name) != Some(bytes)) {
+            storage.replace(name, bytes).unwrap();
+        }
+        storage
+    }
+
     /// The files with one of them changed.
     fn with(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Files {
         let mut files = self.files.clone();
@@ -220,7 +231,7 @@ impl Specimen {
 
     /// A scan finds `place` first, after all records before it, and changes nothing.
     fn scan_finds(&self, files: &Files, place: &Place, what: &str) {
-        let storage = storage(files);
+        let storage = self.storage(files);
         let seen = scan_on(&storage);
         assert_eq!(&damage(seen.error), place, "{what}");
         assert!(seen.found == self.before(place.2), "{what}: other records before it");
@@ -229,7 +240,7 @@ impl Specimen {
 
     /// Opening finds damage at `place` (file and offset), and changes nothing.
     fn opening_finds(&self, files: &Files, place: &(String, u64), what: &str) {
-        let storage = storage(files);
+        let storage = self.storage(files);
         match open_on(&storage) {
             Err(OpenError::Corrupt { file, offset, .. }) => {
                 assert_eq!((&file, offset), (&Path::new("/log").join(&place.0), place.1), "{what}");
@@ -243,7 +254,7 @@ impl Specimen {
     /// Opening does not look there. A reader of the opened log finds `place`, after all records before it, and the
     /// segments are not changed.
     async fn a_reader_finds(&self, files: &Files, place: &Place, what: &str) {
-        let storage = storage(files);
+        let storage = self.storage(files);
         let (log, recovered) = open_on(&storage).unwrap();
         assert_eq!(recovered.torn_bytes, 0, "{what}");
         let (found, error) = read_all(&log).await;
@@ -254,7 +265,7 @@ impl Specimen {
 
     /// Everything is there, for a scan and for a reader of the opened log; `torn` bytes are cut off the end.
     async fn all_is_there(&self, files: &Files, torn: u64, what: &str) {
-        let storage = storage(files);
+        let storage = self.storage(files);
         let (log, recovered) = open_on(&storage).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!((recovered.torn_bytes, recovered.created), (torn, false), "{what}");
         assert!(read_all(&log).await == (self.written.clone(), None), "{what}: other records");
@@ -299,7 +310,7 @@ async fn each_byte(how: End) {
             let files = specimen.with(name, |bytes| bytes[offset] ^= 1 << (offset % 8));
             let what = format!("{how:?}: byte {offset} of {name}");
             match name.as_str() {
-                "log.json" => identity_is_wrong(&files, &what),
+                "log.json" => identity_is_wrong(&specimen, &files, &what),
                 "watermark" => {
                     let place = ("watermark".to_owned(), 0, 0);
                     specimen.scan_finds(&files, &place, &what);
@@ -318,8 +329,8 @@ async fn each_byte(how: End) {
     assert!(flipped > 10_000, "only {flipped} bytes");
 }
 
-fn identity_is_wrong(files: &Files, what: &str) {
-    let disk = storage(files);
+fn identity_is_wrong(specimen: &Specimen, files: &Files, what: &str) {
+    let disk = specimen.storage(files);
     match (scan_on(&disk).error, open_on(&disk)) {
         (
             Some(ReadError::Corrupt { file, offset: 0, position: 0, .. }),
@@ -344,7 +355,7 @@ async fn index_is_wrong(specimen: &Specimen, files: &Files, name: &str, offset: 
     if offset % 16 != 0 {
         return;
     }
-    let disk = storage(files);
+    let disk = specimen.storage(files);
     let seen = scan_on(&disk);
     assert_eq!(
         (seen.error, seen.wrong_indexes),
@@ -423,7 +434,7 @@ async fn doubled(specimen: &Specimen, frame: Extent) {
     if frame.end == specimen.end && specimen.how == End::Killed {
         // Behind the end stands what no watermark and no later record vouches for: the rest of a write.
         specimen.all_is_there(&files, frame.end - frame.start, &what).await;
-        let seen = scan_on(&storage(&files));
+        let seen = scan_on(&specimen.storage(&files));
         assert!(seen.error.is_none() && seen.found == specimen.written, "{what}");
         return;
     }
@@ -523,7 +534,7 @@ async fn an_index_that_was_forged_with_its_checksum_is_found() {
                 let mut forged = index.clone();
                 forge(&mut forged);
                 let files = specimen.with(&name, |bytes| *bytes = forged.encode(specimen.log));
-                let seen = scan_on(&storage(&files));
+                let seen = scan_on(&specimen.storage(&files));
                 assert!(seen.error.is_none() && seen.found == specimen.written, "{name}, {number}");
                 let expected = if forged == index {
                     vec![]
@@ -535,7 +546,7 @@ async fn an_index_that_was_forged_with_its_checksum_is_found() {
         }
         let none =
             Files::from_iter(specimen.files.clone().into_iter().filter(|(name, _)| !name.ends_with(".idx")));
-        assert_eq!(scan_on(&storage(&none)).wrong_indexes, [], "one that is missing is no fault");
+        assert_eq!(scan_on(&specimen.storage(&none)).wrong_indexes, [], "one that is missing is no fault");
         specimen.all_is_there(&none, 0, "without indexes").await;
     }
 }
@@ -547,7 +558,7 @@ async fn a_damaged_record_is_damage_to_whoever_asks_for_it_and_never_missing() {
         let (position, bad) = (stored.position, specimen.frame_at(stored.position.0));
         let (name, partition) = (segment::name(bad.base), stored.frame.target);
         let files = specimen.with(&name, |bytes| bytes[bad.range().end - 1] ^= 1);
-        let (log, _) = open_on(&storage(&files)).unwrap();
+        let (log, _) = open_on(&specimen.storage(&files)).unwrap();
         assert_eq!(damage(log.frame_at(partition, position).await.err()), bad.place());
         assert_eq!(damage(log.count_after(partition, Some(position)).await.err()), bad.place());
         let resumed = log.reader(&[(partition, Some(position))]).unwrap().next_ready(9).await;
