@@ -352,7 +352,7 @@ async fn index_is_wrong(specimen: &Specimen, files: &Files, name: &str, offset: 
     let base: u64 = name.trim_end_matches(".idx").parse().unwrap();
     assert_eq!(SegmentIndex::decode(specimen.log, &files[name]), None, "{what}");
     // Every byte is under the one checksum, so few of them need all that follows.
-    if offset % 16 != 0 {
+    if !offset.is_multiple_of(16) {
         return;
     }
     let disk = specimen.storage(files);
@@ -372,7 +372,7 @@ async fn segment_is_wrong(specimen: &Specimen, files: &Files, name: &str, offset
     let position = base + offset as u64;
     if position >= specimen.end {
         // Room that was never written: as if a write had been torn there.
-        if offset % 32 == 0 {
+        if offset.is_multiple_of(32) {
             specimen.all_is_there(files, position + 1 - specimen.end, what).await;
         }
         return;
@@ -381,7 +381,7 @@ async fn segment_is_wrong(specimen: &Specimen, files: &Files, name: &str, offset
     specimen.scan_finds(files, &place, what);
     if base == specimen.newest() && specimen.how == End::Killed {
         specimen.opening_finds(files, &(place.0, place.1), what);
-    } else if offset % 32 == 0 {
+    } else if offset.is_multiple_of(32) {
         specimen.a_reader_finds(files, &place, what).await;
     }
 }
