@@ -119,7 +119,7 @@ async fn read_all(log: &EmbeddedLog) -> (Vec<Stored>, Option<ReadError>) {
     let mut reader = log.reader(&targets).unwrap();
     let mut found = Vec::new();
     loop {
-        match reader.next_ready(1).await {
+        match reader.next_ready(5).await {
             Ok(more) if more.is_empty() => return (found, None),
             Ok(more) => found.extend(more),
             Err(error) => return (found, Some(error)),
