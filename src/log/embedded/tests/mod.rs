@@ -2,7 +2,9 @@
 
 mod damage;
 mod durability;
+mod everywhere;
 mod faults;
+mod forger;
 mod read;
 mod room;
 mod simulation;
