@@ -6,7 +6,7 @@
 use uuid::Uuid;
 
 use super::tracker::{Head, LaneKey, Tracker};
-use crate::base::Timestamp;
+use crate::base::{Timestamp, planted};
 use crate::event::{PARTITIONS, Topic, TopicPartition};
 use crate::log::{Frame, LogId};
 
@@ -133,6 +133,7 @@ impl Codec {
 
     /// Appends an event's frame to `out`. Returns its checksum.
     pub(super) fn encode_event(self, place: Place, frame: &Frame, out: &mut Vec<u8>) -> u32 {
+        let copied = planted::armed("body_copied_on_the_writer").then(|| frame.body.to_vec());
         self.encode(place, out, |out| {
             out.extend_from_slice(&[KIND_EVENT, frame.target.topic.code()]);
             out.extend_from_slice(&partition_code(frame.target).to_be_bytes());
@@ -141,7 +142,7 @@ impl Codec {
             out.extend_from_slice(&frame.recorded_at.as_micros().to_be_bytes());
             out.extend_from_slice(&frame.content);
             out.extend_from_slice(&frame.link);
-            out.extend_from_slice(&frame.body);
+            out.extend_from_slice(copied.as_deref().unwrap_or(&frame.body));
         })
     }
 
