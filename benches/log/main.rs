@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 use suite::{append, recovery};
 
@@ -115,9 +116,20 @@ fn main() -> anyhow::Result<()> {
                 body_bytes: args.body_bytes,
                 segment_bytes: args.segment_bytes,
             };
-            return recovery::fill_until_killed(&runtime, &log);
+            return fill_until_killed(&runtime, &log);
         }
     };
     writeln!(std::io::stdout().lock(), "{text}")?;
+    Ok(())
+}
+
+/// Makes the log, says so, and stays until it is killed or nobody is there to do so.
+fn fill_until_killed(runtime: &Runtime, log: &recovery::Filled) -> anyhow::Result<()> {
+    let filled = recovery::fill(runtime, log)?;
+    let mut output = std::io::stdout().lock();
+    output.write_all(b"filled\n")?;
+    output.flush()?;
+    std::io::stdin().read_line(&mut String::new())?;
+    drop(filled);
     Ok(())
 }

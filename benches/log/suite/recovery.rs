@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -157,19 +157,8 @@ fn fill_and_kill(program: &Path, log: &Filled) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the log, says so, and stays until it is killed or nobody is there to do so.
-pub(crate) fn fill_until_killed(runtime: &Runtime, log: &Filled) -> anyhow::Result<()> {
-    let filled = fill(runtime, log)?;
-    let mut output = std::io::stdout().lock();
-    output.write_all(b"filled\n")?;
-    output.flush()?;
-    std::io::stdin().read_line(&mut String::new())?;
-    drop(filled);
-    Ok(())
-}
-
-/// Makes the log; all its records are acknowledged.
-fn fill(runtime: &Runtime, log: &Filled) -> anyhow::Result<Arc<EmbeddedLog>> {
+/// Makes the log; all its records are acknowledged. It is left open.
+pub(crate) fn fill(runtime: &Runtime, log: &Filled) -> anyhow::Result<Arc<EmbeddedLog>> {
     let (opened, _) = EmbeddedLog::open(log.options(), Arc::new(SystemClock))?;
     runtime.block_on(async {
         let mut left = log.records;
