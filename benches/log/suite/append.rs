@@ -135,7 +135,9 @@ fn measure(runtime: &Runtime, dir: &Path, options: &Options, row: &mut Row) -> a
     row.writes += segments.iter().map(|segment| segment.writes.len() as u64).sum::<u64>();
     let bare = probe::replay(dir, &segments)?;
     row.bare.add(written, bare.took, &bare.syncs)?;
-    row.ratios.push(rate(written, took) / rate(written, bare.took));
+    if written > 0 {
+        row.ratios.push(rate(written, took) / rate(written, bare.took));
+    }
 
     let Driven { acks, took } =
         runtime.block_on(with_log(&log_dir, &settings, async |log| drive::records(log, &load).await))?;
