@@ -145,6 +145,7 @@ impl Codec {
 
     /// Appends an event's frame to `out`. Returns its checksum.
     pub(super) fn encode_event(self, place: Place, frame: &Frame, out: &mut Vec<u8>) -> u32 {
+        let copied = planted::armed("body_copied_on_the_writer").then(|| frame.body.to_vec());
         self.encode(place, out, |out| {
             out.extend_from_slice(&[KIND_EVENT, frame.target.topic.code()]);
             out.extend_from_slice(&partition_code(frame.target).to_be_bytes());
@@ -153,7 +154,7 @@ impl Codec {
             out.extend_from_slice(&frame.recorded_at.as_micros().to_be_bytes());
             out.extend_from_slice(&frame.content);
             out.extend_from_slice(&frame.link);
-            out.extend_from_slice(&frame.body);
+            out.extend_from_slice(copied.as_deref().unwrap_or(&frame.body));
         })
     }
 

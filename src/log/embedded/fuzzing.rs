@@ -221,6 +221,7 @@ pub fn directory(dir: &Path, input: &[u8]) {
         in_flight_records_max: 4,
         in_flight_bytes_max: 1_024,
         reserve_wait: Duration::ZERO,
+        append_wait: Duration::from_secs(60),
     };
     match EmbeddedLog::open(options, Arc::new(SystemClock)) {
         Ok((opened, _)) => drop(opened),
