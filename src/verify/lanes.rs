@@ -142,6 +142,8 @@ impl LaneBook {
             | Facts::KeyCreated(_)
             | Facts::KeyRevoked(_)
             | Facts::AuditQueried(_)
+            | Facts::BackupTaken(_)
+            | Facts::LogAdopted(_)
             | Facts::Stopping(_) => self.works(stored),
         }
     }
