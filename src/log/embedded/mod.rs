@@ -12,6 +12,7 @@
 //! was durable, and never deletes a segment.
 
 mod allocate;
+mod copy;
 mod frame;
 mod metrics;
 mod reader;
@@ -55,6 +56,7 @@ use crate::base::Clock;
 use crate::config;
 use crate::event::{AckCheck, AckClass, TopicPartition};
 
+pub use copy::{CopiedFile, OpenLanes, check_copy, copy, durable_end, open_lanes};
 pub use metrics::Stats;
 pub use recovery::{OpenError, Recovered, UnclosedLane};
 pub use scanner::{Scanned, ScannedItem, ScannedSegment, Scanner};
