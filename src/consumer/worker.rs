@@ -17,6 +17,7 @@ use super::backoff::Backoff;
 use super::batch::{Applier, BatchError, Committed};
 use super::lease::{self, Claimed, Identity, Owned};
 use super::metrics::Metrics;
+use super::adopt::REMEDY;
 use super::status::{Board, StoreState, StoreStatus};
 use crate::base::{Clock, Tasks};
 use crate::config;
@@ -273,7 +274,7 @@ impl Loop {
                 Stop::Diverged(detail) => {
                     tracing::error!(
                         detail,
-                        "the projection stops: its checkpoints do not belong to this log"
+                        "the projection stops: its checkpoints do not belong to this log; {REMEDY}"
                     );
                     self.shared.metrics.stopped.inc();
                     self.set(StoreState::Diverged, &detail);

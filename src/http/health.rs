@@ -64,6 +64,8 @@ pub(super) async fn readyz(Extract(state): Extract<Arc<State>>) -> Response {
         status: &'static str,
         log: &'static str,
         store: StoreState,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remedy: Option<&'static str>,
     }
     let Readiness { log_accepts, store } = (state.readiness)();
     let (code, status, log) = if log_accepts {
@@ -71,7 +73,8 @@ pub(super) async fn readyz(Extract(state): Extract<Arc<State>>) -> Response {
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not_ready", "refusing")
     };
-    (code, [(CACHE_CONTROL, "no-store")], Json(Body { status, log, store })).into_response()
+    let remedy = (store == StoreState::LogDiverged).then_some(crate::consumer::REMEDY);
+    (code, [(CACHE_CONTROL, "no-store")], Json(Body { status, log, store, remedy })).into_response()
 }
 
 pub(super) async fn robots() -> Response {

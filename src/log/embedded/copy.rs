@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::scanner::{ScannedItem, Scanner};
 use super::segment::{self, io_error};
 use super::small::{IDENTITY, WATERMARK, Watermark};
-use super::storage::Storage;
+use super::recovery::OpenError;
+use super::storage::{Lock, LockError, Storage};
 use crate::event::{LaneHead, TopicPartition};
 use crate::log::{LogId, Position, ReadError};
 
@@ -39,6 +40,28 @@ pub struct OpenLanes {
     pub incarnation: Uuid,
     /// The last event of each lane.
     pub heads: Vec<LaneHead>,
+}
+
+/// Nobody else owns the log while this lives. Its files are left as they are.
+#[derive(Debug)]
+pub struct Held {
+    _lock: Lock,
+}
+
+impl Held {
+    /// Takes the log in `dir`.
+    ///
+    /// # Errors
+    /// [`OpenError::Locked`], [`OpenError::Io`].
+    pub fn take(dir: &Path) -> Result<Self, OpenError> {
+        match Storage::new(dir).lock() {
+            Ok(lock) => Ok(Self { _lock: lock }),
+            Err(LockError::Held { file, pid }) => Err(OpenError::Locked { file, pid }),
+            Err(LockError::Io(error)) => {
+                Err(OpenError::Io { file: dir.to_owned(), cause: error.to_string() })
+            }
+        }
+    }
 }
 
 /// The log in `dir`, and the end that is durable now: everything before it was synced, and no reader saw more.
