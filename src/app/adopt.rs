@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{DataDir, NodeError, StartError, Workbench};
 use crate::auth::{KeyError, list_adoptable, local_principal};
-use crate::base::{Clock, SystemClock};
+use crate::base::{Clock, SystemClock, planted};
 use crate::config::Config;
 use crate::consumer::{KnownHead, Standing, follow_from_start, known_heads, standings};
 use crate::db::{self, Postgres, Role};
@@ -170,6 +170,7 @@ pub async fn adopt(
     database: impl FnOnce(&Path) -> db::Options,
 ) -> Result<Adopted, AdoptError> {
     let set_aside = match divergence.reason {
+        AdoptionReason::OlderCopy if planted::armed("older_copy_gone_on_with") => None,
         AdoptionReason::OlderCopy => Some(set_aside(data_dir, divergence)?),
         AdoptionReason::OtherLog => None,
     };

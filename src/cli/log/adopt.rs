@@ -44,12 +44,10 @@ pub(super) async fn run(common: &Common, args: &AdoptArgs) -> Result<ExitCode, F
         None => (Postgres::start(options).await?, true),
     };
     let found = diagnose(&data_dir, &postgres).await;
-    let doing = args.yes && matches!(found, Ok(Some(_)));
-    if doing {
-        // Adopting starts it again, or finds it running.
-        drop(postgres);
-    } else if started {
+    if started {
         postgres.stop().await?;
+    } else {
+        drop(postgres);
     }
     let Some(divergence) = found? else {
         print("the store belongs to the log that is here; there is nothing to adopt\n")?;
