@@ -14,7 +14,9 @@ use crate::base::{Clock, SystemClock, planted};
 use crate::config::Config;
 use crate::consumer::{KnownHead, Standing, follow_from_start, known_heads, standings};
 use crate::db::{self, Postgres, Role};
-use crate::event::{AdoptionReason, Facts, KeptKey, Link, LogAdopted, OldCheckpoint, Personal, TopicPartition};
+use crate::event::{
+    AdoptionReason, Facts, KeptKey, Link, LogAdopted, OldCheckpoint, Personal, TopicPartition,
+};
 use crate::log::embedded::{Held, ScannedItem, Scanner};
 use crate::log::{LogId, ReadError};
 
@@ -74,7 +76,9 @@ pub enum AdoptError {
     #[error("the event cannot be built: {0}")]
     Build(#[from] crate::event::BuildError),
     /// It is done, but its event waits.
-    #[error("the store follows the log now, but the event is not durable yet ({0}); the next start publishes it")]
+    #[error(
+        "the store follows the log now, but the event is not durable yet ({0}); the next start publishes it"
+    )]
     Pending(#[from] crate::outbox::PublishError),
 }
 
@@ -155,7 +159,9 @@ fn missing(
     }
     let lane = lanes.into_keys().min();
     Ok(lane.map(|(target, incarnation, seq)| {
-        format!("the store has event {seq} of {target} of process start {incarnation}, which is not in log {log}")
+        format!(
+            "the store has event {seq} of {target} of process start {incarnation}, which is not in log {log}"
+        )
     }))
 }
 
@@ -202,7 +208,8 @@ async fn follow(bench: &Workbench, divergence: &Divergence) -> Result<(), AdoptE
     let log = bench.lanes().log().id();
     let pool = bench.postgres().pool(Role::Writer);
     let mut tx = pool.begin().await?;
-    let checkpoints: Vec<OldCheckpoint> = standings(&mut tx).await?.iter().filter_map(Standing::to_fact).collect();
+    let checkpoints: Vec<OldCheckpoint> =
+        standings(&mut tx).await?.iter().filter_map(Standing::to_fact).collect();
     let keys = list_adoptable(&mut tx).await?;
     follow_from_start(&mut tx, log).await?;
     let mut published = Vec::new();

@@ -96,7 +96,10 @@ async fn fill(options: &Options<'_>, partial: &Path) -> Result<Manifest, Error> 
         let lanes = check_copy(&from, &to, end)?;
         Ok((copied, lanes))
     });
-    let ((), (copied, lanes)) = tokio::try_join!(dumping, copying)?;
+    // Both to their ends, whatever the other says: what fails is removed afterwards, under nobody's hands.
+    let (dumped, copied) = tokio::join!(dumping, copying);
+    let (copied, lanes) = copied?;
+    dumped?;
     // The snapshot was needed until here.
     connection.close().await.map_err(Error::sql("end the snapshot"))?;
     files::protect(&dump)?;
@@ -158,7 +161,9 @@ impl Moment {
         );
         if !planted::armed("backup_without_outbox_lock") {
             let locked = sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut gate).await;
-            locked.map_err(Error::sql("wait for changes of keys that are under way (database.backup_lock_wait_ms)"))?;
+            locked.map_err(Error::sql(
+                "wait for changes of keys that are under way (database.backup_lock_wait_ms)",
+            ))?;
         }
         let mut connection = connect.connect().await.map_err(Error::sql("connect as annals_owner"))?;
         let begin = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;

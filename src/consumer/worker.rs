@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::adopt::REMEDY;
 use super::backoff::Backoff;
 use super::batch::{Applier, BatchError, Committed};
 use super::lease::{self, Claimed, Identity, Owned};
 use super::metrics::Metrics;
-use super::adopt::REMEDY;
 use super::status::{Board, StoreState, StoreStatus};
 use crate::base::{Clock, Tasks};
 use crate::config;

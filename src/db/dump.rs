@@ -116,7 +116,8 @@ impl Postgres {
         ];
         let mut command = Command::new(program);
         // Whatever else the environment says of certificates stays; what names another server or role must not.
-        for name in ["PGSERVICE", "PGHOSTADDR", "PGOPTIONS", "PGPASSFILE", "DATABASE_URL", "ANNALS_ADMIN_KEY"] {
+        for name in ["PGSERVICE", "PGHOSTADDR", "PGOPTIONS", "PGPASSFILE", "DATABASE_URL", "ANNALS_ADMIN_KEY"]
+        {
             command.env_remove(name);
         }
         command.envs(settings).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);

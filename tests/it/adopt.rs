@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::{ConnectOptions, Connection};
 use uuid::Uuid;
 
-use crate::backup::{attached, caught_up};
+use crate::backup::{attached, caught_up, control, make_key, revoke_key, stop};
 use crate::harness::{Caller, Home, Server};
 
 async fn calls(caller: &Caller, count: usize) {
@@ -25,7 +25,8 @@ fn log_id(home: &Home) -> Uuid {
 /// Asks until the server says that its store diverged.
 async fn diverged(server: &Server) {
     let caller = Caller::new(server);
-    let body = caller.get_until("/readyz", |body| (body["store"] == "log_diverged").then(|| body.clone())).await;
+    let body =
+        caller.get_until("/readyz", |body| (body["store"] == "log_diverged").then(|| body.clone())).await;
     let remedy = body["remedy"].as_str().unwrap();
     assert!(remedy.contains("`annals log adopt`") && remedy.contains("put back the log"), "{remedy}");
     assert!(server.log_text().contains("`annals log adopt`"));
@@ -42,7 +43,7 @@ fn copy_dir(from: &Path, to: &Path) {
 }
 
 /// Adopts, serves again, and requires that everything holds and the rows of `old` are history.
-async fn adopted(home: &Home, old: Uuid, key: &str) {
+async fn adopted(home: &Home, old: Uuid, [kept, gone]: &[String; 2]) {
     let planned = home.annals(&["log", "adopt"]);
     assert_eq!(planned.code, Some(2), "{}", planned.stdout);
     assert!(planned.stdout.contains(&format!("the rows of log {old} stay as history")), "{}", planned.stdout);
@@ -59,45 +60,52 @@ async fn adopted(home: &Home, old: Uuid, key: &str) {
     let server = home.serve(&[]);
     let caller = Caller::new(&server);
     caller.get_until("/readyz", |body| (body["store"] == "ok").then_some(())).await;
-    assert_eq!(Caller::with_key(&server, key).call("platform_info", json!({})).await.unwrap().0, 200);
+    for (key, status) in [(kept, 200), (gone, 401)] {
+        let answered = Caller::with_key(&server, key).call("platform_info", json!({})).await.unwrap();
+        assert_eq!(answered.0, status, "{}", answered.1);
+    }
     let report = caught_up(home).await;
     let note = format!("rows of log {old}, which is not here: not compared");
     assert!(report["notes"].to_string().contains(&note), "{report}");
     let path = "/api/v1/admin/audit/events?event_kind=admin.log_adopted";
     let event = |body: &Value| body["data"].as_array().unwrap().first().cloned();
     assert_eq!(caller.get_until(path, event).await["user_id"], "local-operator");
-    assert!(server.terminate().success());
+    stop(home, server);
     assert_eq!(home.annals(&["verify"]).code, Some(0));
 }
 
-/// Serves, makes a key and calls, and lets the rows catch up. Gives the key.
-async fn lived(home: &Home) -> String {
+/// Serves, makes a key and calls, and lets the rows catch up. Gives a key in force and one that was revoked.
+async fn lived(home: &Home) -> [String; 2] {
     let server = home.serve(&[]);
-    let made = home.annals(&["key", "create", "--name", "ann", "--role", "analyst"]);
-    assert_eq!(made.code, Some(0), "{}", made.stderr);
-    let gone = home.annals(&["key", "create", "--name", "ben", "--role", "analyst"]);
-    assert_eq!(gone.code, Some(0), "{}", gone.stderr);
+    let changes = control(home).await;
+    let made = make_key(&changes, "ann").await;
+    let gone = make_key(&changes, "ben").await;
+    revoke_key(&changes, gone.key_id).await;
     calls(&Caller::new(&server), 3).await;
     caught_up(home).await;
-    assert!(server.terminate().success());
-    made.stdout.trim().to_owned()
+    stop(home, server);
+    [made.key, gone.key]
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_log_is_found_and_adopted_with_the_old_rows_as_history() {
     let home = Home::new();
-    let key = lived(&home).await;
+    let keys = lived(&home).await;
     let old = log_id(&home);
     std::fs::rename(home.data_dir().join("log"), home.path().join("lost")).unwrap();
     let server = home.serve_front(&[], &[]).await;
     diverged(&server).await;
     let running = home.annals(&["log", "adopt", "--yes"]);
     assert_eq!(running.code, Some(2));
-    assert!(running.stderr.contains("a server runs on") && running.stderr.contains("stop it first"), "{}", running.stderr);
-    assert!(server.terminate().success());
+    assert!(
+        running.stderr.contains("a server runs on") && running.stderr.contains("stop it first"),
+        "{}",
+        running.stderr
+    );
+    stop(&home, server);
     let found = log_id(&home);
     assert_ne!(found, old);
-    adopted(&home, old, &key).await;
+    adopted(&home, old, &keys).await;
     assert_eq!(log_id(&home), found, "the log that was here is the one that was adopted");
 
     // What the event does not vouch for is found as ever.
@@ -116,6 +124,11 @@ async fn another_log_is_found_and_adopted_with_the_old_rows_as_history() {
             "UPDATE annals.api_keys SET roles = '{analyst}' WHERE user_name = 'ann'",
             "api_keys has another key",
         ),
+        (
+            "UPDATE annals.api_keys SET revoked_at = NULL WHERE user_name = 'ben'",
+            "UPDATE annals.api_keys SET revoked_at = now() WHERE user_name = 'ben'",
+            "was revoked here, and api_keys has it in force",
+        ),
     ];
     for (forge, repair, says) in forgeries {
         sqlx::raw_sql(forge).execute(&mut owner).await.unwrap();
@@ -131,28 +144,28 @@ async fn another_log_is_found_and_adopted_with_the_old_rows_as_history() {
     assert_eq!(verified.code, Some(1), "{}", verified.stdout);
     assert!(verified.stdout.contains("which no event made"), "{}", verified.stdout);
     owner.close().await.unwrap();
-    assert!(server.terminate().success());
+    stop(&home, server);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_is_found_set_aside_and_never_gone_on_with() {
     let home = Home::new();
-    let key = lived(&home).await;
+    let keys = lived(&home).await;
     let (log, saved) = (home.data_dir().join("log"), home.path().join("saved"));
     let old = log_id(&home);
     copy_dir(&log, &saved);
     let server = home.serve(&[]);
     calls(&Caller::new(&server), 3).await;
     caught_up(&home).await;
-    assert!(server.terminate().success());
+    stop(&home, server);
     std::fs::remove_dir_all(&log).unwrap();
     copy_dir(&saved, &log);
     let server = home.serve_front(&[], &[]).await;
     diverged(&server).await;
-    assert!(server.terminate().success());
+    stop(&home, server);
     let here = home.annals(&["log", "adopt"]);
     assert!(here.stdout.contains("is an older copy of log"), "{}", here.stdout);
-    adopted(&home, old, &key).await;
+    adopted(&home, old, &keys).await;
     assert_ne!(log_id(&home), old);
     let aside: Vec<String> = std::fs::read_dir(home.data_dir())
         .unwrap()

@@ -1,5 +1,6 @@
 //! `annals backup` and `annals restore`: the drill under load, and every way in which a backup must be refused.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::db::external::{plain_server, run, url};
 use crate::harness::{Caller, Finished, Home, PATIENCE, Server, call_id};
 use crate::reading;
 
@@ -37,9 +39,14 @@ pub(crate) async fn attached(home: &Home) -> Postgres {
 
 /// Runs `annals verify --json` until no row is pending; each time it must find nothing.
 pub(crate) async fn caught_up(home: &Home) -> Value {
+    caught_up_on(home, &[]).await
+}
+
+/// The same with further arguments.
+async fn caught_up_on(home: &Home, args: &[&str]) -> Value {
     let settled = async {
         loop {
-            let verified = home.annals(&["verify", "--json"]);
+            let verified = home.annals(&[&["verify", "--json"], args].concat());
             assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
             let report: Value = serde_json::from_str(&verified.stdout).unwrap();
             if report["rows"]["pending"] == 0 {
@@ -49,6 +56,13 @@ pub(crate) async fn caught_up(home: &Home) -> Value {
         }
     };
     tokio::time::timeout(PATIENCE, settled).await.expect("rows that catch up")
+}
+
+/// Stops the server of `home`, which must end well.
+pub(crate) fn stop(home: &Home, server: Server) {
+    let status = server.terminate();
+    let log = std::fs::read_to_string(home.data_dir().with_extension("log")).unwrap();
+    assert!(status.success(), "{status}: {log}");
 }
 
 fn text(path: &Path) -> &str {
@@ -83,18 +97,25 @@ async fn finished(mut child: Child) -> (Option<i32>, String) {
     ended.await.unwrap()
 }
 
-/// The server of `home` with what changes keys on it.
-async fn control(home: &Home) -> ControlClient {
+/// What changes keys on the server of `home`, once its store is there.
+pub(crate) async fn control(home: &Home) -> ControlClient {
     let run = RunFile::read(&home.data_dir().join("run.json")).unwrap().unwrap();
-    ControlClient::connect(&run).await.expect("the server's socket")
+    let control = ControlClient::connect(&run).await.expect("the server's socket");
+    let there = async {
+        while control.request::<Value>(Method::GET, "/v1/keys", None::<&Value>).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, there).await.expect("a store that is there");
+    control
 }
 
-async fn make_key(control: &ControlClient, name: &str) -> Created {
+pub(crate) async fn make_key(control: &ControlClient, name: &str) -> Created {
     let new = NewKey { name: name.into(), roles: vec!["analyst".into()], expires_at: None };
     control.request(Method::POST, "/v1/keys", Some(&new)).await.unwrap()
 }
 
-async fn revoke_key(control: &ControlClient, key_id: Uuid) {
+pub(crate) async fn revoke_key(control: &ControlClient, key_id: Uuid) {
     let path = format!("/v1/keys/{key_id}/revoke");
     control.request::<Value>(Method::POST, &path, None::<&Value>).await.unwrap();
 }
@@ -135,8 +156,8 @@ impl Load {
                 count.send_modify(|_| {});
             }
         });
-        let enough = counted
-            .wait_for(|count| *count >= ANSWERED_MIN && keys.load(Ordering::SeqCst) >= KEYS_MIN);
+        let enough =
+            counted.wait_for(|count| *count >= ANSWERED_MIN && keys.load(Ordering::SeqCst) >= KEYS_MIN);
         tokio::time::timeout(PATIENCE, enough).await.unwrap().unwrap();
         Self { tasks, stop, answered, keys }
     }
@@ -241,16 +262,15 @@ async fn a_backup_under_load_is_restored_whole() {
 
     // The backup is an event on the log that was copied.
     let sha256 = sha256_hex(&std::fs::read(backup.join("manifest.json")).unwrap());
-    let taken = reading::events_in(&home.data_dir().join("log")).into_iter().find_map(|event| {
-        match event.facts {
+    let taken =
+        reading::events_in(&home.data_dir().join("log")).into_iter().find_map(|event| match event.facts {
             Facts::BackupTaken(taken) => Some(taken),
             _ => None,
-        }
-    });
+        });
     let taken = taken.expect("a backup_taken event");
     assert_eq!((taken.log_id, taken.end, taken.manifest_sha256), (manifest.log_id, manifest.end, sha256));
-    assert!(again.terminate().success());
-    assert!(server.terminate().success());
+    stop(&other, again);
+    stop(&home, server);
 }
 
 /// Keeps changes of keys, and so the backup, from going on.
@@ -293,6 +313,7 @@ async fn the_log_of_a_backup_is_never_behind_its_rows() {
     let (home, other) = (Home::new(), Home::new());
     let server = home.serve(&[]);
     let caller = Caller::new(&server);
+    control(&home).await;
     let mut held = hold_the_outbox(&home).await;
     let (backup, config) = (other.path().join("backup"), patient(&home));
     let taking = spawn(&home, &["backup", "--to", text(&backup), "--config", text(&config)]);
@@ -311,14 +332,15 @@ async fn the_log_of_a_backup_is_never_behind_its_rows() {
     let again = other.serve(&[]);
     Caller::new(&again).get_until("/readyz", |body| (body["store"] == "ok").then_some(())).await;
     caught_up(&other).await;
-    assert!(again.terminate().success());
-    assert!(server.terminate().success());
+    stop(&other, again);
+    stop(&home, server);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_backup_or_restore_is_never_taken_for_a_whole_one() {
     let (home, other) = (Home::new(), Home::new());
     let server = home.serve(&[]);
+    control(&home).await;
     let mut held = hold_the_outbox(&home).await;
     let (backup, config) = (other.path().join("backup"), patient(&home));
     let mut taking = spawn(&home, &["backup", "--to", text(&backup), "--config", text(&config)]);
@@ -326,8 +348,7 @@ async fn an_interrupted_backup_or_restore_is_never_taken_for_a_whole_one() {
     taking.kill().unwrap();
     taking.wait().unwrap();
     held.close().await.unwrap();
-    let left: Vec<_> =
-        std::fs::read_dir(&backup).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(&backup).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["incomplete"]);
     let refused = restore(&other, &backup);
     assert_eq!(refused.code, Some(2));
@@ -349,9 +370,10 @@ async fn an_interrupted_backup_or_restore_is_never_taken_for_a_whole_one() {
     tokio::time::timeout(PATIENCE, begun).await.expect("a restore that has begun");
     restoring.kill().unwrap();
     restoring.wait().unwrap();
-    for command in [&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"][..], &["key", "create",
-        "--name", "x", "--role", "admin"]]
-    {
+    for command in [
+        &["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"][..],
+        &["key", "create", "--name", "x", "--role", "admin"],
+    ] {
         let refused = other.annals(command);
         assert_eq!(refused.code, Some(3), "{}", refused.stderr);
         assert!(refused.stderr.contains("was interrupted"), "{}", refused.stderr);
@@ -359,7 +381,7 @@ async fn an_interrupted_backup_or_restore_is_never_taken_for_a_whole_one() {
     let into_it = restore(&other, &whole);
     assert_eq!(into_it.code, Some(2));
     assert!(into_it.stderr.contains("is not empty"), "{}", into_it.stderr);
-    assert!(server.terminate().success());
+    stop(&home, server);
 }
 
 /// Flips a bit in the middle of a file; gives back what was there.
@@ -375,8 +397,9 @@ fn flip(path: &Path) -> Vec<u8> {
 async fn a_changed_file_of_a_backup_is_refused_by_name() {
     let (home, other) = (Home::new(), Home::new());
     let server = home.serve(&[]);
+    control(&home).await;
     assert_eq!(Caller::new(&server).call("platform_info", json!({})).await.unwrap().0, 200);
-    assert!(server.terminate().success());
+    stop(&home, server);
     // Without a server, too.
     let backup = other.path().join("backup");
     let taken = back_up(&home, &backup);
@@ -384,7 +407,12 @@ async fn a_changed_file_of_a_backup_is_refused_by_name() {
     let mut paths: Vec<PathBuf> =
         manifest(&backup).files.iter().map(|entry| backup.join(&entry.path)).collect();
     paths.push(backup.join("manifest.json"));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for directory in [&backup, &backup.join("data"), &backup.join("data/log")] {
+        assert_eq!(mode(directory), 0o700, "{}", directory.display());
+    }
     for path in &paths {
+        assert_eq!(mode(path), 0o600, "{}", path.display());
         let before = flip(path);
         let refused = restore(&other, &backup);
         assert_eq!(refused.code, Some(1), "{}: {}", path.display(), refused.stderr);
@@ -397,18 +425,12 @@ async fn a_changed_file_of_a_backup_is_refused_by_name() {
         std::fs::write(path, before).unwrap();
     }
     assert!(!other.data_dir().exists(), "a refused restore makes nothing");
-    let modes = |path: &Path| {
-        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions()) & 0o777
-    };
-    assert_eq!((modes(&backup), modes(&backup.join("data"))), (0o700, 0o700));
-    for name in ["manifest.json", "data/postgres.dump", "data/log/log.json", "data/log/watermark"] {
-        assert_eq!(modes(&backup.join(name)), 0o600, "{name}");
-    }
     let restored = restore(&other, &backup);
     assert_eq!(restored.code, Some(0), "{}{}", restored.stdout, restored.stderr);
     let again = other.serve(&[]);
+    control(&other).await;
     caught_up(&other).await;
-    assert!(again.terminate().success());
+    stop(&other, again);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -416,6 +438,9 @@ async fn a_damaged_log_is_not_backed_up_and_its_place_is_named() {
     let (home, other) = (Home::new(), Home::new());
     let server = home.serve(&[]);
     assert_eq!(Caller::new(&server).call("platform_info", json!({})).await.unwrap().0, 200);
+    // Else the projection meets the damage before the backup does, and ends the server.
+    control(&home).await;
+    caught_up(&home).await;
     let file = home.data_dir().join("log/00000000000000000000.seg");
     let before = flip(&file);
     let backup = other.path().join("backup");
@@ -426,10 +451,44 @@ async fn a_damaged_log_is_not_backed_up_and_its_place_is_named() {
     assert!(!backup.exists(), "nothing of it stays");
     std::fs::write(&file, before).unwrap();
     assert_eq!(back_up(&home, &backup).code, Some(0));
-    assert!(server.terminate().success());
+    stop(&home, server);
     let nothing = Home::new();
     std::fs::create_dir(nothing.data_dir()).unwrap();
     let refused = back_up(&nothing, &other.path().join("none"));
     assert_eq!(refused.code, Some(3));
     assert!(refused.stderr.contains("there is no log in this directory"), "{}", refused.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_the_users_own_is_restored_into_an_empty_one() {
+    let (cluster, mut superuser) = plain_server().await;
+    run(&mut superuser, "CREATE ROLE ops LOGIN CREATEROLE PASSWORD 'secret'").await;
+    for sql in ["CREATE DATABASE \"it's one\" OWNER ops", "CREATE DATABASE two OWNER ops"] {
+        run(&mut superuser, sql).await;
+    }
+    let (one, two) = (url(&cluster, "ops", "it's%20one"), url(&cluster, "ops", "two"));
+    let (home, other) = (Home::new(), Home::new());
+    let server = home.serve(&["--database-url", &one]);
+    let kept = make_key(&control(&home).await, "kept").await;
+    assert_eq!(Caller::with_key(&server, &kept.key).call("platform_info", json!({})).await.unwrap().0, 200);
+    caught_up_on(&home, &["--database-url", &one]).await;
+    let backup = other.path().join("backup");
+    let taken = home.annals(&["backup", "--to", text(&backup), "--database-url", &one]);
+    assert_eq!(taken.code, Some(0), "{}", taken.stderr);
+    stop(&home, server);
+
+    let into = |url: &str| other.annals(&["restore", "--from", text(&backup), "--database-url", url]);
+    let refused = into(&one);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("already has schemas of Annals"), "{}", refused.stderr);
+    assert!(!other.data_dir().exists(), "a refused restore makes nothing");
+    let restored = into(&two);
+    assert_eq!(restored.code, Some(0), "{}{}", restored.stdout, restored.stderr);
+    let again = other.serve(&["--database-url", &two]);
+    assert_eq!(Caller::with_key(&again, &kept.key).call("platform_info", json!({})).await.unwrap().0, 200);
+    caught_up_on(&other, &["--database-url", &two]).await;
+    assert!(!other.data_dir().join("pg").exists());
+    stop(&other, again);
+    superuser.close().await.unwrap();
+    cluster.stop().await;
 }

@@ -11,10 +11,10 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::recovery::OpenError;
 use super::scanner::{ScannedItem, Scanner};
 use super::segment::{self, io_error};
 use super::small::{IDENTITY, WATERMARK, Watermark};
-use super::recovery::OpenError;
 use super::storage::{Lock, LockError, Storage};
 use crate::event::{LaneHead, TopicPartition};
 use crate::log::{LogId, Position, ReadError};
@@ -84,8 +84,7 @@ pub fn copy(from: &Path, to: &Path, log: LogId, end: Position) -> Result<Vec<Cop
     target.create_dir().map_err(|error| io_error(to.display().to_string(), &error))?;
     let identity = source.read(IDENTITY).map_err(|error| io_error(at(&source, IDENTITY), &error))?;
     let identity = identity.unwrap_or_default();
-    let bases =
-        segment::bases(&source).map_err(|error| io_error(from.display().to_string(), &error))?;
+    let bases = segment::bases(&source).map_err(|error| io_error(from.display().to_string(), &error))?;
     let mut files = Vec::new();
     for (index, &base) in bases.iter().enumerate().take_while(|&(_, &base)| base < end.0) {
         let limit = bases.get(index + 1).map_or(end.0, |&next| next.min(end.0));

@@ -407,9 +407,9 @@ mod tests {
     use super::*;
     use crate::base::{Category, sha256};
     use crate::event::{
-        AckCheck, AckClass, AdoptionReason, ArgumentsLevel, AuditQueried, AuthFailed, BackupTaken, Draft, Failure,
-        KeyCreated, KeyRevoked, LogAdopted,
-        LaneClosed, LaneHead, Outcome, Started, Stopping, SystemCheckpoint, Topic, Transport,
+        AckCheck, AckClass, AdoptionReason, ArgumentsLevel, AuditQueried, AuthFailed, BackupTaken, Draft,
+        Failure, KeyCreated, KeyRevoked, LaneClosed, LaneHead, LogAdopted, Outcome, Started, Stopping,
+        SystemCheckpoint, Topic, Transport,
     };
     use crate::log::{Frame, Position, Stored};
 

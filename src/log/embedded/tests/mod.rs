@@ -1,5 +1,6 @@
 //! The engine's behaviour, with its files and faults in reach. Processes and full disks: `tests/it/log.rs`.
 
+mod copy;
 mod damage;
 mod durability;
 mod read;
