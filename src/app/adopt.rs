@@ -137,7 +137,10 @@ fn missing(
         applied.extend(at.applied.map(|(position, link)| ((at.target, position.0), link)));
     }
     let mut lanes: HashMap<(TopicPartition, Uuid, u64), Link> = HashMap::new();
-    for head in heads.iter().filter(|head| head.log == log) {
+    // A store that follows this log says so by its checkpoints, and a lane may have ended in a part of the log that is
+    // dropped by now. One that comes back to a log it followed before has its lanes only.
+    let came_back = standings.iter().all(|at| at.log != log);
+    for head in heads.iter().filter(|head| came_back && head.log == log) {
         lanes.insert((head.target, head.incarnation, head.seq), head.link);
     }
     while let Some(scanned) = scanner.next()? {

@@ -42,6 +42,15 @@ pub enum Error {
         /// What to do.
         remedy: &'static str,
     },
+    /// Old segments are being dropped.
+    #[error(
+        "old segments of the log in {} are being dropped, for longer than database.backup_lock_wait_ms; try again",
+        .dir.display()
+    )]
+    Dropping {
+        /// The log's directory.
+        dir: PathBuf,
+    },
     /// `DATABASE_URL` leads to a store that is in use.
     #[error(
         "the database of DATABASE_URL already has schemas of Annals; name an empty database, or drop the schemas \
@@ -85,6 +94,7 @@ impl Error {
             Self::Damaged { .. } | Self::Log(ReadError::Corrupt { .. }) => 1,
             Self::NotEmpty { .. } | Self::NoManifest { .. } | Self::DatabaseTaken => 2,
             Self::Newer { .. }
+            | Self::Dropping { .. }
             | Self::Log(_)
             | Self::Database(_)
             | Self::Sql { .. }

@@ -12,8 +12,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use super::{DATA, DUMP, Error, FileEntry, INCOMPLETE, LOG, LaneHeads, MANIFEST, Manifest, files};
 use crate::base::{Clock, planted, sha256_hex};
 use crate::db::{Postgres, Role};
-use crate::log::embedded::{CopiedFile, check_copy, copy, durable_end};
+use crate::log::embedded::{CopiedFile, Keep, check_copy, copy, durable_end};
 use crate::log::{LogId, Position, ReadError};
+
+/// How often a log that drops segments is looked at again.
+const KEEP_POLL: Duration = Duration::from_millis(50);
 
 /// What to copy, and where to.
 pub struct Options<'a> {
@@ -83,6 +86,7 @@ pub async fn take(options: Options<'_>) -> Result<Taken, Error> {
 async fn fill(options: &Options<'_>, partial: &Path) -> Result<Manifest, Error> {
     let taken_at = options.clock.now();
     let versions = options.postgres.versions().await?;
+    let keep = keep(options).await?;
     let moment = Moment::choose(options).await?;
     let Moment { connection, snapshot, log, end } = moment;
     let dump = partial.join(DUMP);
@@ -98,6 +102,7 @@ async fn fill(options: &Options<'_>, partial: &Path) -> Result<Manifest, Error> 
     });
     // Both to their ends, whatever the other says: what fails is removed afterwards, under nobody's hands.
     let (dumped, copied) = tokio::join!(dumping, copying);
+    drop(keep);
     let (copied, lanes) = copied?;
     dumped?;
     // The snapshot was needed until here.
@@ -182,6 +187,20 @@ impl Moment {
         gate.close().await.map_err(Error::sql("let changes of keys go on"))?;
         Ok(Self { connection, snapshot, log, end })
     }
+}
+
+/// Keeps old segments from being dropped; waits, at most as long as for changes of state, while some just are.
+async fn keep(options: &Options<'_>) -> Result<Keep, Error> {
+    let taken = tokio::time::timeout(options.lock_wait, async {
+        loop {
+            match Keep::segments(&options.log_dir) {
+                Ok(Some(keep)) => return Ok(keep),
+                Ok(None) => tokio::time::sleep(KEEP_POLL).await,
+                Err(error) => return Err(Error::io("keep the segments of", &options.log_dir)(error)),
+            }
+        }
+    });
+    taken.await.unwrap_or_else(|_| Err(Error::Dropping { dir: options.log_dir.clone() }))
 }
 
 async fn end_of(options: &Options<'_>) -> Result<(LogId, Position), Error> {

@@ -15,9 +15,12 @@ use super::recovery::OpenError;
 use super::scanner::{ScannedItem, Scanner};
 use super::segment::{self, io_error};
 use super::small::{IDENTITY, WATERMARK, Watermark};
-use super::storage::{Lock, LockError, Storage};
+use super::storage::{self, Lock, LockError, Storage};
 use crate::event::{LaneHead, TopicPartition};
 use crate::log::{LogId, Position, ReadError};
+
+/// Small files that a log may have beside its identity and watermark, and that say where it starts.
+const OPTIONAL: [&str; 1] = ["anchor.json"];
 
 /// Bytes that one read asks for.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -40,6 +43,31 @@ pub struct OpenLanes {
     pub incarnation: Uuid,
     /// The last event of each lane.
     pub heads: Vec<LaneHead>,
+}
+
+/// Whether old segments may go: a copy keeps them, and who drops them must be alone. Freed when it is dropped, or by the
+/// system when its process dies.
+#[derive(Debug)]
+pub struct Keep {
+    _keep: storage::Keep,
+}
+
+impl Keep {
+    /// No segment of the log in `dir` is dropped while this lives. `None` while some are being dropped.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn segments(dir: &Path) -> io::Result<Option<Self>> {
+        Ok(Storage::new(dir).keep(false)?.map(|keep| Self { _keep: keep }))
+    }
+
+    /// Nobody copies the log in `dir` while this lives, so segments may be dropped. `None` while somebody does.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn nobody(dir: &Path) -> io::Result<Option<Self>> {
+        Ok(Storage::new(dir).keep(true)?.map(|keep| Self { _keep: keep }))
+    }
 }
 
 /// Nobody else owns the log while this lives. Its files are left as they are.
@@ -74,7 +102,7 @@ pub fn durable_end(dir: &Path) -> Result<(LogId, Position), ReadError> {
 }
 
 /// Copies the log in `from` into `to`, which is made: everything before `end`, durably. What was read is not judged;
-/// see [`check_copy`].
+/// see [`check_copy`]. While the log is in use, [`Keep::segments`] must be held since before `end` was read.
 ///
 /// # Errors
 /// [`ReadError::Corrupt`] when a segment is shorter than the log says; [`ReadError::Io`], also for writing.
@@ -91,7 +119,12 @@ pub fn copy(from: &Path, to: &Path, log: LogId, end: Position) -> Result<Vec<Cop
         files.push(copy_segment(&source, &target, base, limit - base)?);
     }
     let watermark = Watermark { end: end.0, clean: false }.encode(log);
-    for (name, bytes) in [(WATERMARK, watermark), (IDENTITY, identity)] {
+    let mut small = vec![(WATERMARK, watermark), (IDENTITY, identity)];
+    for name in OPTIONAL {
+        let found = source.read(name).map_err(|error| io_error(at(&source, name), &error))?;
+        small.extend(found.map(|bytes| (name, bytes)));
+    }
+    for (name, bytes) in small {
         target.replace(name, &bytes).map_err(|error| io_error(at(&target, name), &error))?;
         let sha256 = crate::base::sha256_hex(&bytes);
         files.push(CopiedFile { file: name.to_owned(), bytes: bytes.len() as u64, sha256 });

@@ -56,7 +56,7 @@ use crate::base::Clock;
 use crate::config;
 use crate::event::{AckCheck, AckClass, TopicPartition};
 
-pub use copy::{CopiedFile, Held, OpenLanes, check_copy, copy, durable_end, open_lanes};
+pub use copy::{CopiedFile, Held, Keep, OpenLanes, check_copy, copy, durable_end, open_lanes};
 pub use metrics::Stats;
 pub use recovery::{OpenError, Recovered, UnclosedLane};
 pub use scanner::{Scanned, ScannedItem, ScannedSegment, Scanner};

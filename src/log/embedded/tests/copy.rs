@@ -1,6 +1,6 @@
 //! Copies of a log that is being written, and what is found bad in them.
 
-use super::super::{check_copy, copy, durable_end, open_lanes};
+use super::super::{Keep, check_copy, copy, durable_end, open_lanes};
 use super::{Options, fill, open, options, scan};
 use crate::log::{Log, Position, ReadError};
 
@@ -83,4 +83,22 @@ async fn damage_is_named_in_the_log_or_in_the_copy_where_it_is() {
         error.to_string().contains(&format!("the log ends at position {end}, not at {}", end.0 + 1)),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn segments_are_kept_while_somebody_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(&dir);
+    let (log, _) = open(&options);
+    let one = Keep::segments(&options.dir).unwrap().unwrap();
+    let other = Keep::segments(&options.dir).unwrap().unwrap();
+    assert!(Keep::nobody(&options.dir).unwrap().is_none());
+    drop(one);
+    assert!(Keep::nobody(&options.dir).unwrap().is_none());
+    drop(other);
+    let dropping = Keep::nobody(&options.dir).unwrap().unwrap();
+    assert!(Keep::segments(&options.dir).unwrap().is_none());
+    drop(dropping);
+    assert!(Keep::segments(&options.dir).unwrap().is_some());
+    log.close().await.unwrap();
 }
