@@ -34,7 +34,10 @@ pub(super) async fn run(common: &Common, args: &BackupArgs) -> Result<ExitCode, 
             let postgres = postgres.ok_or_else(|| {
                 Failure::missing("the store of the running server is not there yet; try again in a moment")
             })?;
-            let taken = take(common, &config, &data_dir, &postgres, &args.to).await?;
+            let taken = take(common, &config, &data_dir, &postgres, &args.to).await;
+            // It goes on while the server uses it; should that have ended meanwhile, nobody else would stop it.
+            postgres.stop().await?;
+            let taken = taken?;
             let said = said(&taken, &args.to);
             let told = server.request::<Value>(Method::POST, "/v1/backups", Some(&said)).await;
             let recorded = told.map(|_| ());
