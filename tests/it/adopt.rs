@@ -58,6 +58,7 @@ async fn adopted(home: &Home, old: Uuid, [kept, gone]: &[String; 2]) {
     assert!(again.stdout.contains("nothing to adopt"), "{}", again.stdout);
 
     let server = home.serve(&[]);
+    control(home).await;
     let caller = Caller::new(&server);
     caller.get_until("/readyz", |body| (body["store"] == "ok").then_some(())).await;
     for (key, status) in [(kept, 200), (gone, 401)] {
@@ -155,6 +156,7 @@ async fn an_older_copy_is_found_set_aside_and_never_gone_on_with() {
     let old = log_id(&home);
     copy_dir(&log, &saved);
     let server = home.serve(&[]);
+    control(&home).await;
     calls(&Caller::new(&server), 3).await;
     caught_up(&home).await;
     stop(&home, server);

@@ -247,6 +247,7 @@ async fn a_backup_under_load_is_restored_whole() {
     assert!(restored.stdout.contains("result     everything holds"), "{}", restored.stdout);
 
     let again = other.serve(&[]);
+    control(&other).await;
     let caller = Caller::new(&again);
     caller.get_until("/readyz", |body| (body["store"] == "ok").then_some(())).await;
     assert_eq!(Caller::with_key(&again, &kept.key).call("platform_info", json!({})).await.unwrap().0, 200);
@@ -485,6 +486,7 @@ async fn a_database_of_the_users_own_is_restored_into_an_empty_one() {
     let restored = into(&two);
     assert_eq!(restored.code, Some(0), "{}{}", restored.stdout, restored.stderr);
     let again = other.serve(&["--database-url", &two]);
+    control(&other).await;
     assert_eq!(Caller::with_key(&again, &kept.key).call("platform_info", json!({})).await.unwrap().0, 200);
     caught_up_on(&other, &["--database-url", &two]).await;
     assert!(!other.data_dir().join("pg").exists());
