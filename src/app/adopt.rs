@@ -12,7 +12,7 @@ use super::{DataDir, NodeError, StartError, Workbench};
 use crate::auth::{KeyError, list_adoptable, local_principal};
 use crate::base::{Clock, SystemClock, planted};
 use crate::config::Config;
-use crate::consumer::{KnownHead, Standing, follow_from_start, known_heads, standings};
+use crate::consumer::{self, KnownHead, Resume, Standing, known_heads, standings};
 use crate::db::{self, Postgres, Role};
 use crate::event::{
     AdoptionReason, Facts, KeptKey, Link, LogAdopted, OldCheckpoint, Personal, TopicPartition,
@@ -36,6 +36,8 @@ pub struct Divergence {
     pub old: BTreeSet<Uuid>,
     /// What was noticed first.
     pub detail: String,
+    /// Where the projections go on, when the store followed the log that is here before.
+    pub resume: Resume,
 }
 
 /// What was done.
@@ -111,37 +113,40 @@ fn judge(dir: &Path, standings: &[Standing], heads: &[KnownHead]) -> Result<Opti
         standings.iter().map(|at| at.log.0).chain(heads.iter().map(|head| head.log.0)).collect();
     let scanner = if dir.join("log.json").exists() { Some(Scanner::open(dir)?) } else { None };
     let here = scanner.as_ref().map(Scanner::log_id);
-    let missing = match scanner {
+    let (missing, resume) = match scanner {
         Some(scanner) => missing(scanner, standings, heads)?,
-        None => None,
+        None => (None, Resume::new()),
     };
     if let Some(detail) = missing {
-        return Ok(Some(Divergence { reason: AdoptionReason::OlderCopy, here, old: known, detail }));
+        let (reason, resume) = (AdoptionReason::OlderCopy, Resume::new());
+        return Ok(Some(Divergence { reason, here, old: known, detail, resume }));
     }
     let Some(other) = standings.iter().find(|at| Some(at.log) != here) else { return Ok(None) };
     let found = here.map_or_else(|| "there is no log here".to_owned(), |here| format!("this is log {here}"));
     let detail = format!("the checkpoint of {} belongs to log {}, and {found}", other.target, other.log);
     let old = known.into_iter().filter(|log| here.is_none_or(|here| here.0 != *log)).collect();
-    Ok(Some(Divergence { reason: AdoptionReason::OtherLog, here, old, detail }))
+    Ok(Some(Divergence { reason: AdoptionReason::OtherLog, here, old, detail, resume }))
 }
 
-/// The first event of this log that the store knows and the log does not have.
+/// The first event of this log that the store knows and the log does not have; and where a store that comes back to this
+/// log stood: the last event of each partition that is the head of a lane.
 fn missing(
     mut scanner: Scanner,
     standings: &[Standing],
     heads: &[KnownHead],
-) -> Result<Option<String>, ReadError> {
+) -> Result<(Option<String>, Resume), ReadError> {
     let (log, end) = (scanner.log_id(), scanner.end());
     let mut applied: BTreeMap<(TopicPartition, u64), Link> = BTreeMap::new();
     for at in standings.iter().filter(|at| at.log == log) {
         applied.extend(at.applied.map(|(position, link)| ((at.target, position.0), link)));
     }
-    let mut lanes: HashMap<(TopicPartition, Uuid, u64), Link> = HashMap::new();
+    let mut lanes: HashMap<(TopicPartition, Uuid, u64), Vec<&KnownHead>> = HashMap::new();
+    let mut resume = Resume::new();
     // A store that follows this log says so by its checkpoints, and a lane may have ended in a part of the log that is
     // dropped by now. One that comes back to a log it followed before has its lanes only.
     let came_back = standings.iter().all(|at| at.log != log);
     for head in heads.iter().filter(|head| came_back && head.log == log) {
-        lanes.insert((head.target, head.incarnation, head.seq), head.link);
+        lanes.entry((head.target, head.incarnation, head.seq)).or_default().push(head);
     }
     while let Some(scanned) = scanner.next()? {
         let ScannedItem::Event(stored) = scanned.item else { continue };
@@ -151,24 +156,30 @@ fn missing(
             applied.remove(&at);
         }
         let lane = (frame.target, frame.incarnation, frame.seq);
-        if lanes.get(&lane) == Some(&frame.link) {
-            lanes.remove(&lane);
+        if lanes.get(&lane).is_some_and(|heads| heads.iter().all(|head| head.link == frame.link)) {
+            for head in lanes.remove(&lane).unwrap_or_default() {
+                // The log is read in order, so the last one stays.
+                let key = (head.projection.clone(), head.target);
+                resume.insert(key, (stored.position, frame.link));
+            }
         }
     }
     if let Some(((target, position), _)) = applied.first_key_value() {
-        return Ok(Some(format!(
+        let detail = format!(
             "the store applied an event of {target} at position {position} that is not in log {log}, which ends at {end}"
-        )));
+        );
+        return Ok((Some(detail), resume));
     }
     let lane = lanes.into_keys().min();
-    Ok(lane.map(|(target, incarnation, seq)| {
+    let detail = lane.map(|(target, incarnation, seq)| {
         format!(
             "the store has event {seq} of {target} of process start {incarnation}, which is not in log {log}"
         )
-    }))
+    });
+    Ok((detail, resume))
 }
 
-/// Makes the store follow the log that is here, or a new one, from its start.
+/// Makes the store follow the log that is here, or a new one: from its start, or from where it stood there.
 ///
 /// # Errors
 /// [`AdoptError`].
@@ -214,7 +225,7 @@ async fn follow(bench: &Workbench, divergence: &Divergence) -> Result<(), AdoptE
     let checkpoints: Vec<OldCheckpoint> =
         standings(&mut tx).await?.iter().filter_map(Standing::to_fact).collect();
     let keys = list_adoptable(&mut tx).await?;
-    follow_from_start(&mut tx, log).await?;
+    consumer::follow(&mut tx, log, &divergence.resume).await?;
     let mut published = Vec::new();
     for facts in parts(log, divergence, checkpoints, keys) {
         let personal = Personal { user_name: Some(local_principal().user_name), ..Personal::default() };

@@ -1,17 +1,22 @@
-//! The store's side of another log: what the checkpoints and lane heads name, and the move to the start of that log.
+//! The store's side of another log: what the checkpoints and lane heads name, and the move to that log.
 //!
 //! Only statements; whether to do it is decided elsewhere, and its event goes out in the same transaction.
+
+use std::collections::BTreeMap;
 
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::lease::target_of;
+use super::lease::{partition_i32, position_i64, target_of};
 use crate::event::{Link, OldCheckpoint, TopicPartition};
 use crate::log::{LogId, Position};
 
 /// Ends `log_diverged`, in one line, for whoever reads it.
 pub const REMEDY: &str = "put back the log that this store was made from (annals restore), or stop the server and let \
      `annals log adopt` say what following this log would mean";
+
+/// Where each projection goes on in each partition, when it followed the log before.
+pub type Resume = BTreeMap<((String, i32), TopicPartition), (Position, Link)>;
 
 /// The checkpoint of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +34,8 @@ pub struct Standing {
 /// A lane's last event as a projection remembers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownHead {
+    /// The projection and its version.
+    pub projection: (String, i32),
     /// The log.
     pub log: LogId,
     /// The partition.
@@ -92,12 +99,15 @@ pub async fn standings(connection: &mut PgConnection) -> Result<Vec<Standing>, s
 /// # Errors
 /// What Postgres says.
 pub async fn known_heads(connection: &mut PgConnection) -> Result<Vec<KnownHead>, sqlx::Error> {
-    let rows = sqlx::query("SELECT log_id, topic, partition, incarnation, seq, link FROM annals.lane_heads")
-        .fetch_all(connection)
-        .await?;
+    let rows = sqlx::query(
+        "SELECT projection, version, log_id, topic, partition, incarnation, seq, link FROM annals.lane_heads",
+    )
+    .fetch_all(connection)
+    .await?;
     rows.iter()
         .map(|row| {
             Ok(KnownHead {
+                projection: (row.try_get("projection")?, row.try_get("version")?),
                 log: LogId(row.try_get("log_id")?),
                 target: target_of(row)?,
                 incarnation: row.try_get("incarnation")?,
@@ -108,19 +118,34 @@ pub async fn known_heads(connection: &mut PgConnection) -> Result<Vec<KnownHead>
         .collect()
 }
 
-/// Sets every checkpoint before the first event of `log`. Nobody may hold a lease.
+/// Sets every checkpoint before the first event of `log`, or where `resume` says. Nobody may hold a lease.
 ///
 /// # Errors
 /// What Postgres says.
-pub async fn follow_from_start(connection: &mut PgConnection, log: LogId) -> Result<(), sqlx::Error> {
+pub async fn follow(connection: &mut PgConnection, log: LogId, resume: &Resume) -> Result<(), sqlx::Error> {
     sqlx::query(
         "UPDATE annals.checkpoints SET log_id = $1, position = NULL, link = NULL, epoch = epoch + 1, owner = NULL,
              expires_at = NULL
          WHERE log_id <> $1",
     )
     .bind(log.0)
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
+    for (((projection, version), target), (position, link)) in resume {
+        sqlx::query(
+            "UPDATE annals.checkpoints SET position = $5, link = $6
+             WHERE projection = $1 AND version = $2 AND topic = $3 AND partition = $4 AND log_id = $7",
+        )
+        .bind(projection)
+        .bind(version)
+        .bind(target.topic.name())
+        .bind(partition_i32(*target))
+        .bind(position_i64(*position))
+        .bind(link.to_vec())
+        .bind(log.0)
+        .execute(&mut *connection)
+        .await?;
+    }
     Ok(())
 }
 

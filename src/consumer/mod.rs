@@ -14,7 +14,7 @@ mod state;
 mod status;
 mod worker;
 
-pub use adopt::{KnownHead, REMEDY, Standing, follow_from_start, known_heads, standings};
+pub use adopt::{KnownHead, REMEDY, Resume, Standing, follow, known_heads, standings};
 pub(crate) use batch::REJECTED;
 pub use metrics::Metrics;
 pub use status::{StoreState, StoreStatus};

@@ -177,3 +177,46 @@ async fn an_older_copy_is_found_set_aside_and_never_gone_on_with() {
     assert_eq!(aside.len(), 1, "{aside:?}");
     assert_eq!(durable_end(&home.data_dir().join(&aside[0])).unwrap().0.0, old);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_comes_back_is_followed_again_when_it_is_whole() {
+    let home = Home::new();
+    let [key, _] = lived(&home).await;
+    let (log, saved) = (home.data_dir().join("log"), home.path().join("saved"));
+    let (whole, other) = (home.path().join("whole"), home.path().join("other"));
+    let old = log_id(&home);
+    copy_dir(&log, &saved);
+    let server = home.serve(&[]);
+    control(&home).await;
+    calls(&Caller::new(&server), 3).await;
+    caught_up(&home).await;
+    stop(&home, server);
+    std::fs::rename(&log, &whole).unwrap();
+    // Without any log, too.
+    let done = home.annals(&["log", "adopt", "--yes"]);
+    assert_eq!(done.code, Some(0), "{}{}", done.stdout, done.stderr);
+    let server = home.serve(&[]);
+    control(&home).await;
+    caught_up(&home).await;
+    stop(&home, server);
+    let between = log_id(&home);
+    std::fs::rename(&log, &other).unwrap();
+
+    copy_dir(&saved, &log);
+    let planned = home.annals(&["log", "adopt"]);
+    assert_eq!(planned.code, Some(2), "{}", planned.stdout);
+    assert!(planned.stdout.contains(&format!("is an older copy of log {old}")), "{}", planned.stdout);
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::rename(&whole, &log).unwrap();
+    let done = home.annals(&["log", "adopt", "--yes"]);
+    assert_eq!(done.code, Some(0), "{}{}", done.stdout, done.stderr);
+    assert!(done.stdout.contains(&format!("adopted    log {old}")), "{}", done.stdout);
+    let server = home.serve(&[]);
+    control(&home).await;
+    assert_eq!(Caller::with_key(&server, &key).call("platform_info", json!({})).await.unwrap().0, 200);
+    let report = caught_up(&home).await;
+    let note = format!("rows of log {between}, which is not here: not compared");
+    assert!(report["notes"].to_string().contains(&note), "{report}");
+    assert!(!report["notes"].to_string().contains(&old.to_string()), "{report}");
+    stop(&home, server);
+}

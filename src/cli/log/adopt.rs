@@ -63,7 +63,7 @@ pub(super) async fn run(common: &Common, args: &AdoptArgs) -> Result<ExitCode, F
     if let Some(aside) = adopted.set_aside {
         text += &format!("set aside  {}\n", aside.display());
     }
-    text += "next       annals serve; the rows of this log are made from its start\n";
+    text += "next       annals serve; the rows of this log come by themselves\n";
     print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -84,7 +84,9 @@ fn plan(data_dir: &DataDir, divergence: &Divergence) -> String {
             );
         }
         (AdoptionReason::OtherLog, Some(here)) => {
-            text += &format!("Adopting means:\n  - the store follows log {here} from its start\n");
+            let from =
+                if divergence.resume.is_empty() { "from its start" } else { "again, from where it stood" };
+            text += &format!("Adopting means:\n  - the store follows log {here} {from}\n");
         }
         (AdoptionReason::OtherLog, None) => {
             text += "Adopting means:\n  - a new log begins, and the store follows it from its start\n";
