@@ -19,14 +19,16 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::RunFile;
+use super::{Backup, RunFile, record_backup};
 use crate::auth::{KeyError, KeyStore, NewKey, local_principal};
+use crate::log::{Lanes, RecordError};
 
 /// What the socket serves from.
 #[derive(Clone)]
 struct Control {
     token: Arc<str>,
     keys: tokio::sync::watch::Receiver<Option<Arc<KeyStore>>>,
+    lanes: Arc<Lanes>,
 }
 
 /// An error over the socket, with the exit code it stands for.
@@ -49,6 +51,12 @@ impl From<KeyError> for ControlError {
     }
 }
 
+impl From<RecordError> for ControlError {
+    fn from(error: RecordError) -> Self {
+        Self { exit_code: 3, message: error.to_string() }
+    }
+}
+
 impl IntoResponse for ControlError {
     fn into_response(self) -> Response {
         (StatusCode::UNPROCESSABLE_ENTITY, Json(self)).into_response()
@@ -63,12 +71,14 @@ pub(super) async fn serve(
     listener: UnixListener,
     token: Arc<str>,
     keys: tokio::sync::watch::Receiver<Option<Arc<KeyStore>>>,
+    lanes: Arc<Lanes>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let control = Control { token, keys };
+    let control = Control { token, keys, lanes };
     let router = Router::new()
         .route("/v1/keys", get(list_keys).post(create_key))
         .route("/v1/keys/{id}/revoke", post(revoke_key))
+        .route("/v1/backups", post(backup_taken))
         .layer(middleware::from_fn_with_state(control.clone(), check_token))
         .with_state(control);
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
@@ -110,6 +120,14 @@ async fn revoke_key(
 ) -> Result<Response, ControlError> {
     control.key_store()?.revoke(&local_principal(), id).await?;
     Ok(Json(serde_json::json!({ "revoked": id })).into_response())
+}
+
+async fn backup_taken(
+    State(control): State<Control>,
+    Json(backup): Json<Backup>,
+) -> Result<Response, ControlError> {
+    let at = record_backup(&control.lanes, &backup).await?;
+    Ok(Json(serde_json::json!({ "recorded_at": at })).into_response())
 }
 
 /// The other end: asks the running server.

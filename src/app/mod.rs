@@ -1,5 +1,7 @@
 //! Puts the parts together: a node with its log and lanes, the store behind it, the listeners in front.
 
+mod adopt;
+mod backup;
 mod banner;
 mod control;
 mod data_dir;
@@ -11,6 +13,8 @@ mod store;
 mod system;
 mod workbench;
 
+pub use adopt::{AdoptError, Adopted, Divergence, adopt, diagnose};
+pub use backup::{Backup, record_backup};
 pub use control::{ControlClient, ControlError};
 pub use data_dir::DataDir;
 pub use error::StartError;

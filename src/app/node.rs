@@ -36,6 +36,15 @@ pub enum NodeError {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// A restore was interrupted there.
+    #[error(
+        "a restore into {path} was interrupted, or what it restored does not hold together: remove the directory and \
+         run `annals restore` again"
+    )]
+    HalfRestored {
+        /// The directory.
+        path: String,
+    },
     /// The log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -71,6 +80,9 @@ impl Node {
     pub async fn open(root: &Path, config: &Config, command: &str) -> Result<Self, NodeError> {
         let data_dir = DataDir::create(root)
             .map_err(|cause| NodeError::DataDir { path: root.display().to_string(), cause })?;
+        if crate::backup::was_interrupted(data_dir.root()) {
+            return Err(NodeError::HalfRestored { path: data_dir.root().display().to_string() });
+        }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let options = Options::new(data_dir.log(), &config.log);
         let opening = Arc::clone(&clock);

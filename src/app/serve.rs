@@ -190,7 +190,13 @@ impl Front<'_> {
         remove_if_there(&socket)?;
         let token = hex::encode(crate::base::random_bytes::<32>());
         let control = UnixListener::bind(&socket)?;
-        let serving = control::serve(control, token.as_str().into(), key_store, accept.clone());
+        let serving = control::serve(
+            control,
+            token.as_str().into(),
+            key_store,
+            Arc::clone(&node.lanes),
+            accept.clone(),
+        );
         listening.spawn("control socket", serving);
         let heads = Node::publish_checkpoints(
             Arc::clone(&node.lanes),

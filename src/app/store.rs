@@ -14,6 +14,7 @@ use crate::auth::{KeyStore, NewKey, local_principal};
 use crate::base::Tasks;
 use crate::consumer::{Options, Pools, Worker};
 use crate::db::{self, Postgres, Role};
+use crate::outbox::Outbox;
 use crate::projection::audit::Audit;
 use crate::sample;
 use crate::tools::ConnectionLimits;
@@ -98,7 +99,7 @@ pub(super) async fn bring_up(
     services.query.open(postgres.pool(Role::Auditor));
     let load = async || {
         let Services { lanes, config, keys, background, .. } = services;
-        key_store(lanes, &postgres, config, keys, background).await
+        key_store(lanes, &postgres, config, keys, &Outbox::new(), background).await
     };
     let keys = until_done(services, &options, load).await?;
     let first_key = until_done(services, &options, async || first_key(&keys).await).await?;

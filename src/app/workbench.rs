@@ -1,9 +1,10 @@
-//! Keys without a server: the log, the store, the relay and the follower, for as long as one command takes.
+//! Keys, and other state, without a server: the log, the store, the relay and the follower, for as long as one command
+//! takes.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Node, StartError};
+use super::{DataDir, Node, StartError};
 use crate::auth::{KeyStore, Keys, follow};
 use crate::base::Tasks;
 use crate::config::Config;
@@ -18,25 +19,52 @@ pub struct Workbench {
     pub keys: Arc<KeyStore>,
     node: Node,
     postgres: Postgres,
+    outbox: Outbox,
     tasks: Tasks,
 }
 
 impl Workbench {
-    /// Takes the data directory for itself: fails when a server runs on it.
+    /// Takes the data directory for itself: fails when a server runs on it. `command` is what its first event says.
     ///
     /// # Errors
     /// [`StartError`].
     pub async fn open(
         root: &Path,
         config: &Config,
+        command: &str,
         database: impl FnOnce(&Path) -> db::Options,
     ) -> Result<Self, StartError> {
-        let node = Node::open(root, config, "key").await?;
+        let node = Node::open(root, config, command).await?;
         let postgres = Postgres::start(database(node.data_dir.root())).await?;
         let tasks = Tasks::new();
         let keys = Arc::new(Keys::new());
-        let store = key_store(&node.lanes, &postgres, config, &keys, &tasks).await?;
-        Ok(Self { keys: store, node, postgres, tasks })
+        let outbox = Outbox::new();
+        let store = key_store(&node.lanes, &postgres, config, &keys, &outbox, &tasks).await?;
+        Ok(Self { keys: store, node, postgres, outbox, tasks })
+    }
+
+    /// Where everything lies.
+    #[must_use]
+    pub const fn data_dir(&self) -> &DataDir {
+        &self.node.data_dir
+    }
+
+    /// The lanes of this process start.
+    #[must_use]
+    pub const fn lanes(&self) -> &Arc<Lanes> {
+        &self.node.lanes
+    }
+
+    /// The store.
+    #[must_use]
+    pub const fn postgres(&self) -> &Postgres {
+        &self.postgres
+    }
+
+    /// Where changes of state leave their events; they are relayed while the bench is open.
+    #[must_use]
+    pub const fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
 
     /// Ends the incarnation in good order.
@@ -58,10 +86,10 @@ pub(super) async fn key_store(
     postgres: &Postgres,
     config: &Config,
     keys: &Arc<Keys>,
+    outbox: &Outbox,
     tasks: &Tasks,
 ) -> Result<Arc<KeyStore>, StartError> {
     let pool = postgres.pool(Role::Writer);
-    let outbox = Outbox::new();
     let store = Arc::new(KeyStore::new(
         pool.clone(),
         outbox.clone(),
@@ -79,7 +107,7 @@ pub(super) async fn key_store(
             tracing::error!(error = %error, "changes of keys are no longer followed; restart");
         }
     });
-    let work = Relay { pool, lanes: Arc::clone(lanes), outbox };
+    let work = Relay { pool, lanes: Arc::clone(lanes), outbox: outbox.clone() };
     tasks.spawn("outbox relay", relay(work, tasks.cancel_token().clone()));
     Ok(store)
 }

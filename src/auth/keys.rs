@@ -123,6 +123,8 @@ impl Keys {
             | Facts::Terminal(..)
             | Facts::AuthFailed(_)
             | Facts::AuditQueried(_)
+            | Facts::BackupTaken(_)
+            | Facts::LogAdopted(_)
             | Facts::Started(_)
             | Facts::Stopping(_)
             | Facts::LaneClosed(_)

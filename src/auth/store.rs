@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::types::time::OffsetDateTime;
-use sqlx::{PgPool, Row};
+use sqlx::{PgConnection, PgPool, Row};
 use uuid::Uuid;
 
 use super::keys::{KeyRecord, Keys, mint};
 use super::{Personas, Principal};
 use crate::base::{Clock, Timestamp, nearest, sha256, sha256_hex};
-use crate::event::{Draft, Facts, KeyCreated, KeyRevoked, Personal};
+use crate::event::{Draft, Facts, KeptKey, KeyCreated, KeyRevoked, Personal};
 use crate::outbox::{Outbox, PublishError};
 
 /// How long an answer waits for its event to be durable and followed.
@@ -313,6 +313,32 @@ pub async fn list_keys(pool: &PgPool) -> Result<Vec<Listed>, KeyError> {
         })
     });
     Ok(listed.collect::<Result<_, sqlx::Error>>()?)
+}
+
+/// All keys as `admin.log_adopted` restates them, oldest first.
+///
+/// # Errors
+/// [`KeyError::Store`].
+pub async fn list_adoptable(connection: &mut PgConnection) -> Result<Vec<KeptKey>, KeyError> {
+    let rows = sqlx::query(
+        "SELECT key_id, subject_id, encode(key_sha256, 'hex') AS key_sha256, roles, expires_at,
+             revoked_at IS NOT NULL AS revoked
+         FROM annals.api_keys ORDER BY created_at, key_id",
+    )
+    .fetch_all(connection)
+    .await?;
+    let kept = rows.iter().map(|row| {
+        let expires_at: Option<OffsetDateTime> = row.try_get("expires_at")?;
+        Ok(KeptKey {
+            key_id: row.try_get("key_id")?,
+            subject_id: row.try_get("subject_id")?,
+            key_sha256: row.try_get("key_sha256")?,
+            roles: row.try_get("roles")?,
+            expires_at: expires_at.map(Timestamp::from_offset),
+            revoked: row.try_get("revoked")?,
+        })
+    });
+    Ok(kept.collect::<Result<_, sqlx::Error>>()?)
 }
 
 /// Whether `c` breaks the line or changes the direction of the text around it: a list of keys would show something

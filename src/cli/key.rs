@@ -7,8 +7,8 @@ use hyper::Method;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Common, Failure, print};
-use crate::app::{ControlClient, DataDir, RunFile, Workbench};
+use super::{Common, Failure, existing, print, server};
+use crate::app::Workbench;
 use crate::auth::{Created, KeyError, Listed, NewKey, list_keys, local_principal};
 use crate::base::{Clock, SystemClock, Timestamp};
 use crate::db::{Postgres, Role};
@@ -96,23 +96,9 @@ async fn list(common: &Common) -> Result<Vec<Listed>, Failure> {
     Ok(keys?)
 }
 
-fn existing(common: &Common) -> Result<DataDir, Failure> {
-    DataDir::open(&common.data_dir)
-        .map_err(|error| Failure::usage(format!("{}: {error}", common.data_dir.display())))
-}
-
-/// The server that runs on the data directory.
-async fn server(common: &Common) -> Result<Option<ControlClient>, Failure> {
-    let Ok(data_dir) = DataDir::open(&common.data_dir) else { return Ok(None) };
-    Ok(match RunFile::read(&data_dir.run_file())? {
-        Some(run) => ControlClient::connect(&run).await,
-        None => None,
-    })
-}
-
 async fn bench(common: &Common) -> Result<Workbench, Failure> {
     let config = common.load()?;
-    Ok(Workbench::open(&common.data_dir, &config, |root| common.database(&config, root)).await?)
+    Ok(Workbench::open(&common.data_dir, &config, "key", |root| common.database(&config, root)).await?)
 }
 
 fn expiry(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {

@@ -1,9 +1,11 @@
 //! The command line. Logs go to stderr, data to stdout; exit codes: 0 fine, 1 found something, 2 usage or config,
 //! 3 a dependency is missing or unreachable, or the log is corrupt.
 
+mod backup;
 mod config;
 mod key;
 mod log;
+mod restore;
 mod schemas;
 mod serve;
 mod verify;
@@ -15,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::app::{ControlClient, DataDir, RunFile};
 use crate::config::Config;
 
 /// What `--version` says.
@@ -56,11 +59,15 @@ enum Command {
     /// Makes, lists and revokes API keys.
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Looks at the log's files, beside a running server or without one.
+    /// Looks at the log's files, beside a running server or without one, and takes another log into use.
     #[command(subcommand)]
     Log(log::LogCommand),
     /// Compares the log with itself and with the rows made from it; exit 1 when they do not agree.
     Verify(verify::VerifyArgs),
+    /// Copies log and store as of one moment, beside a running server or without one.
+    Backup(backup::BackupArgs),
+    /// Brings a backup back into an empty data directory, and verifies it.
+    Restore(restore::RestoreArgs),
     /// Looks at the config.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -139,6 +146,12 @@ impl From<crate::app::ControlError> for Failure {
     }
 }
 
+impl From<crate::backup::Error> for Failure {
+    fn from(error: crate::backup::Error) -> Self {
+        Self { code: error.exit_code(), message: error.to_string() }
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::missing(error)
@@ -175,11 +188,28 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(&cli.common, args).await,
         Command::Key(command) => key::run(&cli.common, command).await,
-        Command::Log(command) => log::run(&cli.common, &command),
+        Command::Log(command) => log::run(&cli.common, &command).await,
         Command::Verify(args) => verify::run(&cli.common, &args).await,
+        Command::Backup(args) => backup::run(&cli.common, &args).await,
+        Command::Restore(args) => restore::run(&cli.common, &args).await,
         Command::Config(command) => config::run(&cli.common, &command),
         Command::Schemas(args) => schemas::run(&args),
     }
+}
+
+/// The data directory, which must be there.
+fn existing(common: &Common) -> Result<DataDir, Failure> {
+    DataDir::open(&common.data_dir)
+        .map_err(|error| Failure::usage(format!("{}: {error}", common.data_dir.display())))
+}
+
+/// The server that runs on the data directory.
+async fn server(common: &Common) -> Result<Option<ControlClient>, Failure> {
+    let Ok(data_dir) = DataDir::open(&common.data_dir) else { return Ok(None) };
+    Ok(match RunFile::read(&data_dir.run_file())? {
+        Some(run) => ControlClient::connect(&run).await,
+        None => None,
+    })
 }
 
 fn fail(failure: &Failure) -> ExitCode {

@@ -52,7 +52,7 @@ pub(super) async fn run(common: &Common, args: &VerifyArgs) -> Result<ExitCode, 
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn progress(done: u64, total: u64) {
+pub(super) fn progress(done: u64, total: u64) {
     let mut err = std::io::stderr().lock();
     if err.is_terminal() {
         let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);

@@ -97,11 +97,19 @@ pub struct Database {
     pub acquire_timeout_ms: u64,
     /// The longest an audit query may run, milliseconds.
     pub query_timeout_ms: u64,
+    /// How long `annals backup` may wait for changes of keys that are under way, and new ones behind it, milliseconds.
+    pub backup_lock_wait_ms: u64,
 }
 
 impl Default for Database {
     fn default() -> Self {
-        Self { url: None, pool_connections_max: 8, acquire_timeout_ms: 5_000, query_timeout_ms: 15_000 }
+        Self {
+            url: None,
+            pool_connections_max: 8,
+            acquire_timeout_ms: 5_000,
+            query_timeout_ms: 15_000,
+            backup_lock_wait_ms: 5_000,
+        }
     }
 }
 

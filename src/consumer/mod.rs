@@ -3,6 +3,7 @@
 //! One transaction per batch moves rows, lane heads and checkpoints together. Nothing here decides what an event means
 //! as rows, and nothing in the path of a call waits for it.
 
+mod adopt;
 mod backoff;
 mod batch;
 pub mod lane;
@@ -13,6 +14,7 @@ mod state;
 mod status;
 mod worker;
 
+pub use adopt::{KnownHead, REMEDY, Resume, Standing, follow, known_heads, standings};
 pub(crate) use batch::REJECTED;
 pub use metrics::Metrics;
 pub use status::{StoreState, StoreStatus};

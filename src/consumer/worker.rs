@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::adopt::REMEDY;
 use super::backoff::Backoff;
 use super::batch::{Applier, BatchError, Committed};
 use super::lease::{self, Claimed, Identity, Owned};
@@ -273,7 +274,7 @@ impl Loop {
                 Stop::Diverged(detail) => {
                     tracing::error!(
                         detail,
-                        "the projection stops: its checkpoints do not belong to this log"
+                        "the projection stops: its checkpoints do not belong to this log; {REMEDY}"
                     );
                     self.shared.metrics.stopped.inc();
                     self.set(StoreState::Diverged, &detail);

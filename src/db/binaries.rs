@@ -70,6 +70,20 @@ fn places() -> Vec<(&'static str, PathBuf)> {
     versioned.into_iter().map(|(_, bin)| ("installed", bin)).chain(on_path).collect()
 }
 
+/// Where programs of a Postgres client are looked for, best first: the servers' directories, newest first, then the
+/// search path.
+pub(super) fn client_places() -> Vec<PathBuf> {
+    let mut versioned: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
+        .collect();
+    versioned.sort_by_key(|(major, _)| std::cmp::Reverse(*major));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    versioned.into_iter().map(|(_, bin)| bin).chain(std::env::split_paths(&path)).collect()
+}
+
 /// The real directories of the `postgres` programs on a search path: a link's neighbours may be missing.
 fn directories_on(path: &OsStr) -> impl Iterator<Item = PathBuf> {
     std::env::split_paths(path).filter_map(|directory| {
@@ -93,7 +107,7 @@ async fn inspect(bin: &Path) -> Result<u32, String> {
 }
 
 /// `postgres (PostgreSQL) 15.18 (Debian …)`, `postgres (PostgreSQL) 18beta1`.
-fn major_of(text: &str) -> Option<u32> {
+pub(super) fn major_of(text: &str) -> Option<u32> {
     let (_, version) = text.split_once("(PostgreSQL) ")?;
     let digits = version.find(|c: char| !c.is_ascii_digit()).map_or(version, |end| version.split_at(end).0);
     digits.parse().ok()

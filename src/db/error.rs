@@ -134,6 +134,27 @@ pub enum Error {
         /// The system's answer.
         cause: std::io::Error,
     },
+    /// No program that works with the server.
+    #[error(
+        "no {program} of version {server} or later was found ({seen}); install it with `apt-get install \
+         postgresql-client`, or name its directory in ANNALS_PG_BIN"
+    )]
+    NoProgram {
+        /// `pg_dump` or `pg_restore`.
+        program: String,
+        /// The server's major version.
+        server: u32,
+        /// What was found instead.
+        seen: String,
+    },
+    /// A program of the Postgres client failed.
+    #[error("{} failed: {output}", .program.display())]
+    Program {
+        /// The program.
+        program: PathBuf,
+        /// How it ended, and the end of what it wrote.
+        output: String,
+    },
     /// The server cannot be reached, or a statement failed.
     #[error("Postgres, while trying to {action}: {cause}")]
     Sql {
@@ -163,7 +184,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoBinaries { .. } => ErrorKind::Missing,
+            Self::NoBinaries { .. } | Self::NoProgram { .. } => ErrorKind::Missing,
             Self::Start { .. } | Self::Stop { .. } | Self::Busy { .. } => ErrorKind::Unreachable,
             Self::Sql { cause, .. } if is_transient(cause) => ErrorKind::Unreachable,
             Self::MajorVersion { .. }
@@ -177,6 +198,7 @@ impl Error {
             | Self::Privilege { .. }
             | Self::Io { .. }
             | Self::Run { .. }
+            | Self::Program { .. }
             | Self::Sql { .. }
             | Self::Migrate(_) => ErrorKind::Refused,
         }

@@ -5,6 +5,7 @@
 
 mod binaries;
 mod bootstrap;
+mod dump;
 mod error;
 mod keys;
 mod lock;
@@ -15,6 +16,7 @@ mod run_as;
 mod sample;
 mod socket_dir;
 
+pub use dump::{Versions, is_taken, schema_version};
 pub use error::{Error, ErrorKind, is_transient};
 pub use role::Role;
 pub use sample::harden_sample;

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::facts::{AckCheck, AckClass, Gap, Started, Stopping, SystemCheckpoint, Terminal};
 use super::facts::{AuditQueried, AuthFailed, Common, Facts, KeyCreated, KeyRevoked, LaneClosed, Requested};
+use super::facts::{BackupTaken, LogAdopted};
 use super::{Kind, Personal, PersonalAlg, Topic, TopicPartition, UnknownKind, partition_of};
 use crate::base::{Timestamp, sha256_hex};
 
@@ -152,6 +153,8 @@ impl Draft {
             Facts::KeyCreated(facts) => write.with(facts),
             Facts::KeyRevoked(facts) => write.with(facts),
             Facts::AuditQueried(facts) => write.with(facts),
+            Facts::BackupTaken(facts) => write.with(facts),
+            Facts::LogAdopted(facts) => write.with(facts),
             Facts::Started(facts) => write.with(facts),
             Facts::Stopping(facts) => write.with(facts),
             Facts::LaneClosed(facts) => write.with(facts),
@@ -304,6 +307,8 @@ fn read_facts(kind: Kind, raw: &str) -> Result<Facts, serde_json::Error> {
         Kind::AdminKeyCreated => Facts::KeyCreated(serde_json::from_str::<KeyCreated>(raw)?),
         Kind::AdminKeyRevoked => Facts::KeyRevoked(serde_json::from_str::<KeyRevoked>(raw)?),
         Kind::AdminAuditQueried => Facts::AuditQueried(serde_json::from_str::<AuditQueried>(raw)?),
+        Kind::AdminBackupTaken => Facts::BackupTaken(serde_json::from_str::<BackupTaken>(raw)?),
+        Kind::AdminLogAdopted => Facts::LogAdopted(serde_json::from_str::<LogAdopted>(raw)?),
         Kind::SystemStarted => Facts::Started(serde_json::from_str::<Started>(raw)?),
         Kind::SystemStopping => Facts::Stopping(serde_json::from_str::<Stopping>(raw)?),
         Kind::SystemLaneClosed => Facts::LaneClosed(serde_json::from_str::<LaneClosed>(raw)?),

@@ -276,6 +276,92 @@ pub struct AuditQueried {
     pub authorized: bool,
 }
 
+/// `admin.backup_taken`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BackupTaken {
+    /// Who did it.
+    pub actor_subject_id: String,
+    /// How the actor proved who it is.
+    pub actor_auth_method: AuthMethod,
+    /// The log that was copied.
+    pub log_id: Uuid,
+    /// Where the copy ends: every event before this position is in it.
+    pub end: u64,
+    /// SHA-256 of the backup's `manifest.json`, hexadecimal; it names the digest of every other file.
+    pub manifest_sha256: String,
+}
+
+/// Why a store came to follow another log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AdoptionReason {
+    /// The log in the data directory was another one.
+    OtherLog,
+    /// It was the same one, but without events that the store had: an older copy, set aside for a new log.
+    OlderCopy,
+}
+
+/// How far the store had applied one partition of a log that it does not follow any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OldCheckpoint {
+    /// The projection.
+    pub projection: String,
+    /// Its version.
+    pub version: i32,
+    /// The log it belonged to.
+    pub log_id: Uuid,
+    /// The topic.
+    #[schemars(with = "String")]
+    pub topic: Topic,
+    /// The partition.
+    pub partition: u32,
+    /// The last event applied.
+    pub position: u64,
+    /// Its link, hexadecimal.
+    pub link: String,
+}
+
+/// An API key as it stood in the store: its own events are on a log that is not here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeptKey {
+    /// The key's id.
+    pub key_id: Uuid,
+    /// The pseudonymous id of the principal that it authenticates.
+    pub subject_id: String,
+    /// SHA-256 of the key, hexadecimal.
+    pub key_sha256: String,
+    /// Roles, which personas map.
+    pub roles: Vec<String>,
+    /// When it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// Whether it was revoked.
+    pub revoked: bool,
+}
+
+/// `admin.log_adopted`: all parts are made in one transaction; the lists are spread over them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogAdopted {
+    /// Who did it.
+    pub actor_subject_id: String,
+    /// How the actor proved who it is.
+    pub actor_auth_method: AuthMethod,
+    /// Why.
+    pub reason: AdoptionReason,
+    /// The logs whose rows stay as history.
+    pub old_log_ids: Vec<Uuid>,
+    /// The log that the store follows from here on: the one that carries this event.
+    pub new_log_id: Uuid,
+    /// The number of this part, from 1.
+    pub part: u32,
+    /// How many parts there are.
+    pub parts: u32,
+    /// The checkpoints that were given up.
+    pub checkpoints: Vec<OldCheckpoint>,
+    /// The API keys that stay in force or stay revoked.
+    pub keys: Vec<KeptKey>,
+}
+
 /// `system.started`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Started {
@@ -413,6 +499,10 @@ pub enum Facts {
     KeyRevoked(KeyRevoked),
     /// `admin.audit_queried`
     AuditQueried(AuditQueried),
+    /// `admin.backup_taken`
+    BackupTaken(BackupTaken),
+    /// `admin.log_adopted`
+    LogAdopted(LogAdopted),
     /// `system.started`
     Started(Started),
     /// `system.stopping`
@@ -436,6 +526,8 @@ impl Facts {
             Self::KeyCreated(_) => Kind::AdminKeyCreated,
             Self::KeyRevoked(_) => Kind::AdminKeyRevoked,
             Self::AuditQueried(_) => Kind::AdminAuditQueried,
+            Self::BackupTaken(_) => Kind::AdminBackupTaken,
+            Self::LogAdopted(_) => Kind::AdminLogAdopted,
             Self::Started(_) => Kind::SystemStarted,
             Self::Stopping(_) => Kind::SystemStopping,
             Self::LaneClosed(_) => Kind::SystemLaneClosed,

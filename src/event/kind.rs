@@ -62,6 +62,10 @@ kinds! {
     AdminKeyRevoked = "admin.key_revoked" on Admin;
     /// The audit was read.
     AdminAuditQueried = "admin.audit_queried" on Admin;
+    /// A backup of log and store was taken.
+    AdminBackupTaken = "admin.backup_taken" on Admin;
+    /// The store follows another log from here on.
+    AdminLogAdopted = "admin.log_adopted" on Admin;
     /// An incarnation began.
     SystemStarted = "system.started" on System;
     /// An incarnation stops in good order.

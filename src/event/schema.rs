@@ -5,8 +5,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    AuditQueried, AuthFailed, Common, Gap, KeyCreated, KeyRevoked, Kind, LaneClosed, Link, LinkInput,
-    Personal, Requested, Started, Stopping, SystemCheckpoint, Terminal, Topic, ZERO_LINK, link,
+    AuditQueried, AuthFailed, BackupTaken, Common, Gap, KeyCreated, KeyRevoked, Kind, LaneClosed, Link,
+    LinkInput, LogAdopted, Personal, Requested, Started, Stopping, SystemCheckpoint, Terminal, Topic,
+    ZERO_LINK, link,
 };
 use crate::base::{Timestamp, sha256};
 use uuid::Uuid;
@@ -53,6 +54,8 @@ pub fn of(kind: Kind) -> Value {
         Kind::AdminKeyCreated => facts_schema::<KeyCreated>(),
         Kind::AdminKeyRevoked => facts_schema::<KeyRevoked>(),
         Kind::AdminAuditQueried => facts_schema::<AuditQueried>(),
+        Kind::AdminBackupTaken => facts_schema::<BackupTaken>(),
+        Kind::AdminLogAdopted => facts_schema::<LogAdopted>(),
         Kind::SystemStarted => facts_schema::<Started>(),
         Kind::SystemStopping => facts_schema::<Stopping>(),
         Kind::SystemLaneClosed => facts_schema::<LaneClosed>(),

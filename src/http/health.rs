@@ -67,13 +67,16 @@ pub(super) async fn readyz(Extract(state): Extract<Arc<State>>) -> Response {
         #[serde(skip_serializing_if = "Option::is_none")]
         log_refuses_because: Option<String>,
         store: StoreState,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remedy: Option<&'static str>,
     }
     let Readiness { log, store } = (state.readiness)();
     let (code, status, log, log_refuses_because) = match log {
         Health::Accepting => (StatusCode::OK, "ready", "accepting", None),
         Health::Refusing(cause) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", "refusing", Some(cause)),
     };
-    let body = Body { status, log, log_refuses_because, store };
+    let remedy = (store == StoreState::LogDiverged).then_some(crate::consumer::REMEDY);
+    let body = Body { status, log, log_refuses_because, store, remedy };
     (code, [(CACHE_CONTROL, "no-store")], Json(body)).into_response()
 }
 

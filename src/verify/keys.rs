@@ -26,13 +26,22 @@ pub(super) struct KeyBook {
 }
 
 /// What a key may do and for whom.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 struct KeyFacts {
     subject_id: String,
     user_name: Option<String>,
+    /// The event names its user; one that restates a key of another log does not.
+    named: bool,
     key_sha256: String,
     roles: Vec<String>,
     expires_at: Option<Timestamp>,
+}
+
+impl KeyFacts {
+    fn agrees(&self, row: &Self) -> bool {
+        let of = |facts: &Self| (facts.subject_id.clone(), facts.key_sha256.clone(), facts.expires_at);
+        of(self) == of(row) && self.roles == row.roles && (!self.named || self.user_name == row.user_name)
+    }
 }
 
 impl KeyBook {
@@ -46,10 +55,26 @@ impl KeyBook {
                 key_sha256: made.key_sha256.clone(),
                 roles: made.roles.clone(),
                 expires_at: made.expires_at,
+                named: true,
             };
             self.made.entry(made.key_id).or_insert((place, facts));
         } else if let Facts::KeyRevoked(revoked) = &decoded.facts {
             self.revoked.entry(revoked.key_id).or_insert(place);
+        } else if let Facts::LogAdopted(adopted) = &decoded.facts {
+            for kept in &adopted.keys {
+                let facts = KeyFacts {
+                    subject_id: kept.subject_id.clone(),
+                    user_name: None,
+                    named: false,
+                    key_sha256: kept.key_sha256.clone(),
+                    roles: kept.roles.clone(),
+                    expires_at: kept.expires_at,
+                };
+                self.made.entry(kept.key_id).or_insert((place, facts));
+                if kept.revoked {
+                    self.revoked.entry(kept.key_id).or_insert(place);
+                }
+            }
         }
     }
 
@@ -73,6 +98,7 @@ impl KeyBook {
             let facts = KeyFacts {
                 subject_id: row.try_get("subject_id")?,
                 user_name: Some(row.try_get("user_name")?),
+                named: true,
                 key_sha256: row.try_get("key_sha256")?,
                 roles: row.try_get("roles")?,
                 expires_at: row
@@ -81,7 +107,7 @@ impl KeyBook {
             };
             let (place, detail) = match self.made.get(&key_id) {
                 None => (None, format!("api_keys has key {key_id}, which no event made")),
-                Some((place, made)) if *made != facts => {
+                Some((place, made)) if !made.agrees(&facts) => {
                     (Some(*place), format!("api_keys has another key {key_id} than this event made"))
                 }
                 Some(_) => match self.revoked.get(&key_id) {

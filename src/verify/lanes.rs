@@ -143,7 +143,9 @@ impl LaneBook {
             | Facts::KeyRevoked(_)
             | Facts::AuditQueried(_)
             | Facts::Stopping(_)
-            | Facts::Gap(_) => self.works(stored),
+            | Facts::Gap(_)
+            | Facts::BackupTaken(_)
+            | Facts::LogAdopted(_) => self.works(stored),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Reads one snapshot, as `annals_reader`, and writes nothing. Postgres compares, column by column, so that what is
 //! compared is what people query.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlx::postgres::PgRow;
 use sqlx::{Acquire, AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
@@ -55,6 +55,8 @@ pub(super) struct RowCheck {
     pub(super) heads: HashMap<(TopicPartition, Uuid), Head>,
     pub(super) counts: Rows,
     pub(super) installed: bool,
+    /// Logs that are not here, whose rows an event on this one vouches for.
+    pub(super) history: BTreeSet<Uuid>,
     events_sql: String,
     personal_sql: String,
 }
@@ -100,6 +102,7 @@ impl RowCheck {
             heads: HashMap::new(),
             counts: Rows::default(),
             installed,
+            history: BTreeSet::new(),
             events_sql: compare_sql(&EventRow::COLUMNS),
             personal_sql: compare_sql(&PersonalRow::COLUMNS),
         })
@@ -138,7 +141,50 @@ impl RowCheck {
                 self.checkpoints.insert(target, applied);
             }
         }
+        self.load_once_of_others().await
+    }
+
+    /// An event that may land twice is one row in all logs together, so those of other logs count from the start.
+    async fn load_once_of_others(&mut self) -> Result<(), sqlx::Error> {
+        if !self.installed {
+            return Ok(());
+        }
+        let others: Vec<Uuid> = sqlx::query_scalar(
+            "SELECT DISTINCT log_id FROM annals.lane_heads WHERE projection = $1 AND version = $2 AND log_id <> $3",
+        )
+        .bind(Audit::NAME)
+        .bind(Audit::VERSION)
+        .bind(self.log.0)
+        .fetch_all(&mut *self.tx)
+        .await?;
+        if others.is_empty() {
+            return Ok(());
+        }
+        let sql = format!(
+            "SELECT source, event_id, content FROM {}.audit_events WHERE once AND log_id = ANY($1)",
+            Audit::SCHEMA
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(others).fetch_all(&mut *self.tx).await?;
+        for row in rows {
+            let content: Vec<u8> = row.try_get("content")?;
+            if let Ok(content) = content.try_into() {
+                self.once.insert((row.try_get("source")?, row.try_get("event_id")?), content);
+            }
+        }
         Ok(())
+    }
+
+    /// How many rows of each log in `history` there are.
+    pub(super) async fn count_history(&mut self) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
+        if !self.installed || self.history.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "SELECT log_id, count(*) FROM {}.audit_events WHERE log_id = ANY($1) GROUP BY log_id ORDER BY log_id",
+            Audit::SCHEMA
+        );
+        let logs: Vec<Uuid> = self.history.iter().copied().collect();
+        sqlx::query_as(AssertSqlSafe(sql)).bind(logs).fetch_all(&mut *self.tx).await
     }
 
     /// Compares one batch, which is in log order.
@@ -360,7 +406,7 @@ impl RowCheck {
     ) -> Result<(), sqlx::Error> {
         let sql = format!(
             "SELECT a.log_id, a.topic, a.partition, a.position FROM {}.{table} a
-             WHERE NOT EXISTS (
+             WHERE a.log_id <> ALL($5) AND NOT EXISTS (
                  SELECT FROM UNNEST($2::text[], $3::int4[], $4::int8[]) AS r(topic, partition, through)
                  WHERE a.log_id = $1 AND a.topic = r.topic AND a.partition = r.partition
                    AND a.position BETWEEN 0 AND r.through)
@@ -368,6 +414,7 @@ impl RowCheck {
             Audit::SCHEMA
         );
         let rows = bind_checked(sqlx::query(AssertSqlSafe(sql)).bind(self.log.0), checked)
+            .bind(self.history.iter().copied().collect::<Vec<_>>())
             .fetch_all(&mut *self.tx)
             .await?;
         for row in rows {
@@ -389,7 +436,7 @@ impl RowCheck {
     ) -> Result<(), sqlx::Error> {
         let sql = format!(
             "SELECT a.topic, a.partition, a.position FROM annals.parked a
-             WHERE a.projection = $5 AND a.version = $6 AND NOT EXISTS (
+             WHERE a.projection = $5 AND a.version = $6 AND a.log_id <> ALL($7) AND NOT EXISTS (
                  SELECT FROM UNNEST($2::text[], $3::int4[], $4::int8[]) AS r(topic, partition, through)
                  WHERE a.log_id = $1 AND a.topic = r.topic AND a.partition = r.partition
                    AND a.position BETWEEN 0 AND r.through)
@@ -398,6 +445,7 @@ impl RowCheck {
         let rows = bind_checked(sqlx::query(AssertSqlSafe(sql)).bind(self.log.0), checked)
             .bind(Audit::NAME)
             .bind(Audit::VERSION)
+            .bind(self.history.iter().copied().collect::<Vec<_>>())
             .fetch_all(&mut *self.tx)
             .await?;
         for row in rows {

@@ -93,6 +93,9 @@ async fn heads_actual(rows: &mut RowCheck) -> Result<Facts, sqlx::Error> {
         let topic: String = row.try_get("topic")?;
         let partition: i32 = row.try_get("partition")?;
         let (log, incarnation): (Uuid, Uuid) = (row.try_get("log_id")?, row.try_get("incarnation")?);
+        if rows.history.contains(&log) {
+            continue;
+        }
         let (seq, link): (i64, Vec<u8>) = (row.try_get("seq")?, row.try_get("link")?);
         let target = parse_target(&topic, partition);
         let key = format!("lane {topic}/{partition} of {incarnation} on log {log}");
@@ -153,6 +156,7 @@ async fn open_actual(rows: &mut RowCheck) -> Result<Facts, sqlx::Error> {
     let found = sqlx::query(AssertSqlSafe(sql)).fetch_all(rows.connection()).await?;
     found
         .iter()
+        .filter(|row| row.try_get("log_id").is_ok_and(|log: Uuid| !rows.history.contains(&log)))
         .map(|row| {
             let call = OpenCall {
                 topic: row.try_get("topic")?,

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so and ends")]
 
+mod adopt;
+mod backup;
 mod benchmarks;
 mod clients;
 mod crash;

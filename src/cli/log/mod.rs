@@ -1,6 +1,7 @@
-//! `annals log`: looks at the log's files, beside a running server or without one. It never writes to them and asks
-//! no Postgres.
+//! `annals log`: `inspect` and `dump` look at the log's files, beside a running server or without one; they never write to
+//! them and ask no Postgres. `adopt` makes the store follow another log.
 
+mod adopt;
 mod dump;
 mod inspect;
 
@@ -19,12 +20,15 @@ pub(super) enum LogCommand {
     Inspect(inspect::InspectArgs),
     /// Prints events as they are stored, one JSON object a line. Exit 1 where the log is corrupt.
     Dump(dump::DumpArgs),
+    /// Ends `log_diverged` by following the log that is here from its start. Without --yes it only says what it would do.
+    Adopt(adopt::AdoptArgs),
 }
 
-pub(super) fn run(common: &Common, command: &LogCommand) -> Result<ExitCode, Failure> {
+pub(super) async fn run(common: &Common, command: &LogCommand) -> Result<ExitCode, Failure> {
     match command {
         LogCommand::Inspect(args) => inspect::run(common, args),
         LogCommand::Dump(args) => dump::run(common, args),
+        LogCommand::Adopt(args) => adopt::run(common, args).await,
     }
 }
 

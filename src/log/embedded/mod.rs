@@ -12,6 +12,7 @@
 //! it cannot vouch for, and never deletes a segment.
 
 mod allocate;
+mod copy;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -60,6 +61,7 @@ use crate::base::Clock;
 use crate::config;
 use crate::event::{AckCheck, AckClass, TopicPartition};
 
+pub use copy::{CopiedFile, Held, Keep, OpenLanes, check_copy, copy, durable_end, open_lanes};
 pub use metrics::{OutageLabels, Stats};
 pub use outage::{GAP_BYTES, OnRecovery, Outage};
 pub use recovery::{OpenError, Recovered, UnclosedLane};

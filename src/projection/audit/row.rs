@@ -201,6 +201,16 @@ fn with_facts(row: EventRow, facts: &Facts) -> EventRow {
             authorized: Some(facts.authorized),
             ..row
         },
+        Facts::BackupTaken(facts) => EventRow {
+            subject_id: text(&facts.actor_subject_id),
+            auth_method: text(auth_method(facts.actor_auth_method)),
+            ..row
+        },
+        Facts::LogAdopted(facts) => EventRow {
+            subject_id: text(&facts.actor_subject_id),
+            auth_method: text(auth_method(facts.actor_auth_method)),
+            ..row
+        },
         // What these say is in the body; no column asks for it.
         Facts::Started(_)
         | Facts::Stopping(_)
@@ -387,6 +397,8 @@ pub fn call_step(decoded: &Decoded) -> Option<CallStep> {
         | Facts::KeyCreated(_)
         | Facts::KeyRevoked(_)
         | Facts::AuditQueried(_)
+        | Facts::BackupTaken(_)
+        | Facts::LogAdopted(_)
         | Facts::Started(_)
         | Facts::Stopping(_)
         | Facts::LaneClosed(_)
@@ -400,9 +412,9 @@ mod tests {
     use super::*;
     use crate::base::{Category, sha256};
     use crate::event::{
-        AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, Gap, GapCause,
-        KeyCreated, KeyRevoked, LaneClosed, LaneHead, Outcome, Started, Stopping, SystemCheckpoint, Topic,
-        Transport,
+        AckCheck, AckClass, AdoptionReason, ArgumentsLevel, AuditQueried, AuthFailed, BackupTaken, Draft,
+        Failure, Gap, GapCause, KeyCreated, KeyRevoked, LaneClosed, LaneHead, LogAdopted, Outcome, Started,
+        Stopping, SystemCheckpoint, Topic, Transport,
     };
     use crate::log::{Frame, Position, Stored};
 
@@ -507,6 +519,24 @@ mod tests {
                 persona: "auditor".into(),
                 view: "events".into(),
                 authorized: true,
+            }),
+            Kind::AdminBackupTaken => Facts::BackupTaken(BackupTaken {
+                actor_subject_id: "actor".into(),
+                actor_auth_method: AuthMethod::Local,
+                log_id: Uuid::from_u128(4),
+                end: 9,
+                manifest_sha256: "00".into(),
+            }),
+            Kind::AdminLogAdopted => Facts::LogAdopted(LogAdopted {
+                actor_subject_id: "actor".into(),
+                actor_auth_method: AuthMethod::Local,
+                reason: AdoptionReason::OtherLog,
+                old_log_ids: vec![Uuid::from_u128(4)],
+                new_log_id: Uuid::from_u128(7),
+                part: 1,
+                parts: 1,
+                checkpoints: vec![],
+                keys: vec![],
             }),
             Kind::SystemStarted => Facts::Started(Started {
                 version: "0".into(),

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 use super::server::{DataDir, TestServer, count_once, options, write_once};
 
 /// A server without anything of Annals on it, and its superuser.
-async fn plain_server() -> (TestServer, PgConnection) {
+pub(crate) async fn plain_server() -> (TestServer, PgConnection) {
     let server = TestServer::start().await;
     let password = std::fs::read_to_string(server.data_dir.path().join("keys/postgres")).unwrap();
     let superuser =
@@ -23,11 +23,11 @@ async fn plain_server() -> (TestServer, PgConnection) {
     (server, superuser)
 }
 
-async fn run(connection: &mut PgConnection, sql: &str) {
+pub(crate) async fn run(connection: &mut PgConnection, sql: &str) {
     connection.execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await.unwrap();
 }
 
-fn url(server: &TestServer, role: &str, database: &str) -> String {
+pub(crate) fn url(server: &TestServer, role: &str, database: &str) -> String {
     let socket = server.postgres.socket().unwrap();
     format!("postgres://{role}:secret@localhost:{}/{database}?host={}", socket.port, socket.dir.display())
 }

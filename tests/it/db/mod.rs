@@ -1,6 +1,6 @@
 //! The private Postgres, its roles and its state tables, on real servers.
 
-mod external;
+pub(crate) mod external;
 mod private;
 mod roles;
 mod run_as;

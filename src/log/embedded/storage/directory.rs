@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, StatVfsMountFlags};
 
-use super::{FileId, LOCK, LockError, Standing};
+use super::{FileId, KEEP, LOCK, LockError, Standing};
 
 /// Makes `dir` (mode 0700) and what is missing above it. Gives what was made.
 pub(super) fn make(dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -44,6 +44,17 @@ pub(super) fn lock(dir: &Path) -> Result<File, LockError> {
 pub(super) fn lock_shared(dir: &Path) -> io::Result<Option<File>> {
     let Some(file) = present(File::open(dir.join(LOCK)))? else { return Ok(None) };
     match file.try_lock_shared() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Takes the file lock that keeps segments, shared or alone; `None` while others stand in the way.
+pub(super) fn keep(dir: &Path, alone: bool) -> io::Result<Option<File>> {
+    let file = options().read(true).create(true).truncate(false).open(dir.join(KEEP))?;
+    let taken = if alone { file.try_lock() } else { file.try_lock_shared() };
+    match taken {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),

@@ -93,7 +93,14 @@ pub(super) struct FileId {
     inode: u64,
 }
 
+/// Segments are kept, or nobody keeps them, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Keep {
+    _file: Option<File>,
+}
+
 const LOCK: &str = "lock";
+const KEEP: &str = "keep";
 
 impl Storage {
     pub(super) fn new(dir: &Path) -> Self {
@@ -203,6 +210,18 @@ impl Storage {
             Medium::Directory => directory::is_read_only(&self.dir),
             #[cfg(test)]
             Medium::Simulated(_) => Ok(false),
+        }
+    }
+
+    /// Keeps segments from being dropped (shared), or makes sure that nobody keeps them (`alone`); `None` while others
+    /// stand in the way.
+    pub(super) fn keep(&self, alone: bool) -> io::Result<Option<Keep>> {
+        match &self.medium {
+            Medium::Directory => {
+                Ok(directory::keep(&self.dir, alone)?.map(|file| Keep { _file: Some(file) }))
+            }
+            #[cfg(test)]
+            Medium::Simulated(_) => Ok(Some(Keep { _file: None })),
         }
     }
 

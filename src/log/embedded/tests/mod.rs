@@ -1,6 +1,7 @@
 //! The engine's behaviour, with its files and faults in reach. Processes and full disks: `tests/it/log.rs`.
 
 mod allocations;
+mod copy;
 mod damage;
 mod durability;
 mod everywhere;
