@@ -201,12 +201,9 @@ fn with_facts(row: EventRow, facts: &Facts) -> EventRow {
             authorized: Some(facts.authorized),
             ..row
         },
+        Facts::Gap(facts) => EventRow { error_code: text(facts.cause.as_str()), ..row },
         // What these say is in the body; no column asks for it.
-        Facts::Started(_)
-        | Facts::Stopping(_)
-        | Facts::LaneClosed(_)
-        | Facts::Checkpoint(_)
-        | Facts::Gap(_) => row,
+        Facts::Started(_) | Facts::Stopping(_) | Facts::LaneClosed(_) | Facts::Checkpoint(_) => row,
     }
 }
 
