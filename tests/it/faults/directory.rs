@@ -33,7 +33,7 @@ async fn a_directory_that_takes_no_writes_for_a_while_is_used_again() {
     };
     let strike =
         || home.mounts().run("mount --bind \"$1\" \"$1\"; mount -o remount,bind,ro \"$1\"", &[&log]);
-    lasts(&home, &alarm, strike, || home.mounts().run("umount \"$1\"", &[&log])).await;
+    lasts(&home, &alarm, strike, || home.mounts().run("umount --lazy \"$1\"", &[&log])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
