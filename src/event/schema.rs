@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    AuditQueried, AuthFailed, Common, Gap, KeyCreated, KeyRevoked, Kind, LaneClosed, Link, LinkInput, Personal,
-    Requested, Started, Stopping, SystemCheckpoint, Terminal, Topic, ZERO_LINK, link,
+    AuditQueried, AuthFailed, Common, Gap, KeyCreated, KeyRevoked, Kind, LaneClosed, Link, LinkInput,
+    Personal, Requested, Started, Stopping, SystemCheckpoint, Terminal, Topic, ZERO_LINK, link,
 };
 use crate::base::{Timestamp, sha256};
 use uuid::Uuid;

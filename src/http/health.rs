@@ -71,9 +71,7 @@ pub(super) async fn readyz(Extract(state): Extract<Arc<State>>) -> Response {
     let Readiness { log, store } = (state.readiness)();
     let (code, status, log, log_refuses_because) = match log {
         Health::Accepting => (StatusCode::OK, "ready", "accepting", None),
-        Health::Refusing(cause) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "not_ready", "refusing", Some(cause))
-        }
+        Health::Refusing(cause) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", "refusing", Some(cause)),
     };
     let body = Body { status, log, log_refuses_because, store };
     (code, [(CACHE_CONTROL, "no-store")], Json(body)).into_response()

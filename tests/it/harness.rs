@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use annals::app::RunFile;
 use crate::mounts::Mounts;
+use annals::app::RunFile;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 

@@ -68,7 +68,10 @@ enum Next {
     Absent,
     Preparing,
     Ready(Prepared),
-    Failed { cause: Fault, at: Instant },
+    Failed {
+        cause: Fault,
+        at: Instant,
+    },
 }
 
 /// Something was refused because the next segment could not be prepared.
@@ -151,12 +154,11 @@ impl Room {
             }
         })
         .await;
-        let result =
-            waited.unwrap_or_else(|_| {
-                let mut state = self.lock();
-                let failing = state.failing.clone();
-                Err(failing.map_or(Refusal::Busy, |cause| self.short(&mut state, cause)))
-            });
+        let result = waited.unwrap_or_else(|_| {
+            let mut state = self.lock();
+            let failing = state.failing.clone();
+            Err(failing.map_or(Refusal::Busy, |cause| self.short(&mut state, cause)))
+        });
         result.map_err(|refusal| {
             self.stats.refused.inc();
             AppendError::Refused(refusal)

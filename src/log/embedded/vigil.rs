@@ -81,10 +81,8 @@ impl Vigil {
         let unclear = |state: &mut State| {
             !state.suspended && !state.ended && state.changes == changes && state.inspections < enough
         };
-        let (state, _) = self
-            .changed
-            .wait_timeout_while(state, PATIENCE, unclear)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (state, _) =
+            self.changed.wait_timeout_while(state, PATIENCE, unclear).unwrap_or_else(PoisonError::into_inner);
         state.suspended || state.changes != changes
     }
 }

@@ -150,7 +150,7 @@ impl Writer {
         self.watched = self.shared.clock.monotonic();
         if self.trouble.is_some() {
             self.mend();
-        } else if let Err(fault) = self.inspect() {
+        } else if let Err(fault) = self.at_the_disk(|writer| writer.inspect()) {
             self.fail(fault);
         }
         self.shared.vigil.inspected();
@@ -160,7 +160,7 @@ impl Writer {
         if self.trouble.is_none() && !self.fits(&record) {
             self.flush();
             if self.trouble.is_none()
-                && let Err(fault) = self.roll()
+                && let Err(fault) = self.at_the_disk(Self::roll)
             {
                 self.fail(fault);
             }
@@ -193,18 +193,22 @@ impl Writer {
         if planted::armed("ack_before_sync") {
             self.batch.acknowledge();
         }
-        self.shared.vigil.begins(self.shared.clock.monotonic());
-        let written = self.write_batch();
-        self.shared.vigil.ends();
-        match written {
+        match self.at_the_disk(|writer| writer.write_batch()) {
             Ok(()) => self.settle(),
             Err(fault) => self.fail(fault),
         }
     }
 
+    /// Does something that the disk may keep waiting.
+    fn at_the_disk<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        self.shared.vigil.begins(self.shared.clock.monotonic());
+        let result = work(self);
+        self.shared.vigil.ends();
+        result
+    }
+
     fn write_batch(&self) -> Result<(), Fault> {
-        let active =
-            self.active.as_ref().ok_or_else(|| Fault::new(GapCause::Io, "no segment is active"))?;
+        let active = self.active.as_ref().ok_or_else(|| Fault::new(GapCause::Io, "no segment is active"))?;
         let file = active.file.name();
         let offset = self.durable - self.tracker.base();
         let bytes = usize::try_from(offset).ok().and_then(|offset| active.image.get(offset..));
@@ -273,9 +277,10 @@ impl Writer {
 
     /// Seals the active segment and goes on in the prepared one. On an error nothing is changed in here.
     fn roll(&mut self) -> Result<(), Fault> {
-        let prepared = self.shared.room.take_prepared().ok_or_else(|| {
-            Fault::new(GapCause::Io, "no segment is prepared, although room was promised")
-        })?;
+        let prepared =
+            self.shared.room.take_prepared().ok_or_else(|| {
+                Fault::new(GapCause::Io, "no segment is prepared, although room was promised")
+            })?;
         self.seal()?;
         let base = self.position;
         let name = segment::name(base);

@@ -397,8 +397,9 @@ mod tests {
     use super::*;
     use crate::base::{Category, sha256};
     use crate::event::{
-        AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, Gap, GapCause, KeyCreated,
-        KeyRevoked, LaneClosed, LaneHead, Outcome, Started, Stopping, SystemCheckpoint, Topic, Transport,
+        AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, Gap, GapCause,
+        KeyCreated, KeyRevoked, LaneClosed, LaneHead, Outcome, Started, Stopping, SystemCheckpoint, Topic,
+        Transport,
     };
     use crate::log::{Frame, Position, Stored};
 

@@ -31,8 +31,7 @@ async fn a_directory_that_takes_no_writes_for_a_while_is_used_again() {
         code: "log_unavailable",
         retry_after_s: 2,
     };
-    let strike =
-        || home.mounts().run("mount --bind \"$1\" \"$1\"; mount -o remount,bind,ro \"$1\"", &[&log]);
+    let strike = || home.mounts().run("mount --bind \"$1\" \"$1\"; mount -o remount,bind,ro \"$1\"", &[&log]);
     lasts(&home, &alarm, strike, || home.mounts().run("umount --lazy \"$1\"", &[&log])).await;
 }
 

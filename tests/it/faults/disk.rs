@@ -19,7 +19,9 @@ fn small_disk() -> (Home, PathBuf) {
     let (disk, log) = (home.path().join("disk"), home.data_dir().join("log"));
     std::fs::create_dir_all(&disk).unwrap();
     std::fs::create_dir_all(&log).unwrap();
-    let script = format!("mount -t tmpfs -o size={DISK} none \"$1\"; mkdir \"$1/log\"; mount --bind \"$1/log\" \"$2\"");
+    let script = format!(
+        "mount -t tmpfs -o size={DISK} none \"$1\"; mkdir \"$1/log\"; mount --bind \"$1/log\" \"$2\""
+    );
     home.mounts().run(&script, &[&disk, &log]);
     let disk = home.seen(&disk);
     (home, disk)
@@ -40,7 +42,8 @@ fn fill(disk: &Path) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_without_room_for_the_next_segment_refuses_until_there_is_some() {
-    let alarm = Alarm { cause: "no_space", says: "No space left on device", code: "log_full", retry_after_s: 30 };
+    let alarm =
+        Alarm { cause: "no_space", says: "No space left on device", code: "log_full", retry_after_s: 30 };
     let (home, disk) = small_disk();
     let server = serve(&home).await;
     let load = Load::start(&server);
@@ -70,8 +73,12 @@ fn unallocate_end(path: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_is_full_inside_a_segment_refuses_until_there_is_room() {
-    let alarm =
-        Alarm { cause: "no_space", says: "No space left on device", code: "log_unavailable", retry_after_s: 2 };
+    let alarm = Alarm {
+        cause: "no_space",
+        says: "No space left on device",
+        code: "log_unavailable",
+        retry_after_s: 2,
+    };
     let (home, disk) = small_disk();
     let server = serve(&home).await;
     let before = Load::start(&server);

@@ -142,7 +142,8 @@ async fn call(caller: &Caller, n: usize) -> reqwest::Result<Told> {
     };
     let answer = caller.answer(tool, arguments).await?;
     let status = answer.status().as_u16();
-    let retry_after_s = answer.headers().get("retry-after").map(|value| value.to_str().unwrap().parse().unwrap());
+    let retry_after_s =
+        answer.headers().get("retry-after").map(|value| value.to_str().unwrap().parse().unwrap());
     let body: Value = answer.json().await?;
     let id = call_id(&body).unwrap_or_else(|| panic!("status {status}: {body}")).parse().unwrap();
     let code = body["error"]["data"]["code"].as_str().map(ToOwned::to_owned);

@@ -84,7 +84,10 @@ fn log_is_whole(home: &Home, told: &[Told], cause: &str, refused_min: u64) -> Ha
     each_call_once(&calls, told);
     let unrecorded = told.iter().filter(|told| told.is_unrecorded()).count();
     let refused = told.iter().filter(|told| told.is_refused()).count();
-    eprintln!("{cause}: {} calls, {refused} refused, {unrecorded} without a recorded outcome; {gaps:?}", told.len());
+    eprintln!(
+        "{cause}: {} calls, {refused} refused, {unrecorded} without a recorded outcome; {gaps:?}",
+        told.len()
+    );
     assert_eq!(gaps.iter().map(|gap| gap.cause.as_str()).collect::<Vec<_>>(), [cause], "{gaps:?}");
     let gap = &gaps[0];
     assert!(gap.began_at < gap.ended_at && gap.refused >= refused_min, "{gap:?}");

@@ -224,10 +224,7 @@ impl Harness {
             mcp: Server::new(dispatch, setup.sessions, tasks.clone()),
             auth: Arc::new(auth),
             query: query(),
-            readiness: Box::new(move || Readiness {
-                log: health.health(),
-                store: *store_seen.borrow(),
-            }),
+            readiness: Box::new(move || Readiness { log: health.health(), store: *store_seen.borrow() }),
             guard: Guard::new(address, &setup.http),
             body_bytes_max: setup.body_bytes_max,
             body_timeout: setup.body_timeout,

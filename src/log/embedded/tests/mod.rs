@@ -2,6 +2,7 @@
 
 mod damage;
 mod durability;
+mod faults;
 mod read;
 mod room;
 mod simulation;

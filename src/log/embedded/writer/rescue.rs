@@ -14,11 +14,11 @@ use super::{Active, Writer, check_standing, watermark_fault};
 use crate::base::{Timestamp, planted};
 use crate::event::GapCause;
 use crate::log::Refusal;
-use crate::log::embedded::{allocate, room_for_gap};
 use crate::log::embedded::outage::{Fault, Outage};
 use crate::log::embedded::segment::{self, PREPARED, RESCUED};
 use crate::log::embedded::small::{IDENTITY, WATERMARK, Watermark, decode_identity, encode_identity};
 use crate::log::embedded::storage::{Standing, Storage, WriteFile};
+use crate::log::embedded::{allocate, room_for_gap};
 
 /// Bytes that one comparison reads.
 const COMPARED_BYTES: usize = 1 << 20;
@@ -108,11 +108,16 @@ impl Writer {
         }
     }
 
+    #[cfg(test)]
+    pub(in crate::log::embedded) const fn in_trouble(&self) -> bool {
+        self.trouble.is_some()
+    }
+
     pub(in crate::log::embedded) fn try_rescue(&mut self) {
         if self.trouble.is_none() {
             return;
         }
-        let rescued = self.rescue();
+        let rescued = self.at_the_disk(Self::rescue);
         let Some(trouble) = &mut self.trouble else { return };
         match rescued {
             Ok(()) => self.go_on(),
@@ -175,8 +180,7 @@ impl Writer {
     fn replace_watermark(&mut self, end: u64) -> Result<(), Fault> {
         let storage = &self.shared.storage;
         let watermark = Watermark { end, clean: false }.encode(self.shared.id);
-        let replaced =
-            storage.replace(WATERMARK, &watermark).and_then(|()| storage.open_existing(WATERMARK));
+        let replaced = storage.replace(WATERMARK, &watermark).and_then(|()| storage.open_existing(WATERMARK));
         self.watermark = replaced.map_err(|error| watermark_fault(&error))?;
         Ok(())
     }
@@ -191,7 +195,6 @@ impl Writer {
         let room = room_for_gap(&self.shared);
         self.shared.vigil.suspended(false);
         self.shared.publish(self.durable);
-        self.acknowledge();
         let outage = Outage {
             cause: trouble.cause,
             detail: trouble.detail,
@@ -211,6 +214,8 @@ impl Writer {
         }
         self.shared.stats.failed.set(0);
         self.shared.room.resume();
+        // Last, so that who is told may go on at once.
+        self.acknowledge();
     }
 
     /// In our own directory a lost identity is written again.
@@ -235,8 +240,11 @@ impl Writer {
             return match storage.length(&name) {
                 Ok(Some(found)) if found == wanted => Ok(()),
                 Ok(found) => {
-                    let found = found.map_or_else(|| "is missing".into(), |found| format!("has {found} bytes"));
-                    let detail = format!("{name} {found} and cannot be made whole from memory: put it back, or restore a backup");
+                    let found =
+                        found.map_or_else(|| "is missing".into(), |found| format!("has {found} bytes"));
+                    let detail = format!(
+                        "{name} {found} and cannot be made whole from memory: put it back, or restore a backup"
+                    );
                     Err(Fault::new(GapCause::Missing, detail))
                 }
                 Err(error) => Err(Fault::io(&format!("look at {name}"), &error)),
@@ -262,7 +270,8 @@ impl Writer {
         // It has room on a disk that is full.
         let prepared = self.shared.room.take_prepared().filter(|prepared| {
             let standing = prepared.file.standing();
-            prepared.bytes >= needed && matches!(standing, Ok(Standing::Same { bytes }) if bytes == prepared.bytes)
+            prepared.bytes >= needed
+                && matches!(standing, Ok(Standing::Same { bytes }) if bytes == prepared.bytes)
         });
         if let Some(prepared) = prepared {
             debug_assert_eq!(prepared.file.name(), PREPARED, "the only file that is prepared");
