@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::load::Load;
-use super::{Alarm, ENOUGH, lasts, record, refused_with, refuses, serve};
+use super::{Alarm, ENOUGH, lasts, record, refused_with, refuses, says_little, serve};
 use crate::harness::Home;
 
 const MOVED: Alarm = Alarm {
@@ -11,6 +11,7 @@ const MOVED: Alarm = Alarm {
     says: "the log's directory is not there any more",
     code: "log_unavailable",
     retry_after_s: 2,
+    verified: 3,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,6 +31,7 @@ async fn a_directory_that_takes_no_writes_for_a_while_is_used_again() {
         says: "the log's file system takes no writes",
         code: "log_unavailable",
         retry_after_s: 2,
+        verified: 0,
     };
     let strike = || home.mounts().run("mount --bind \"$1\" \"$1\"; mount -o remount,bind,ro \"$1\"", &[&log]);
     lasts(&home, &alarm, strike, || home.mounts().run("umount --lazy \"$1\"", &[&log])).await;
@@ -43,7 +45,9 @@ async fn a_directory_that_stays_away_is_named_at_the_end() {
     load.more_ended(ENOUGH).await;
     std::fs::remove_dir_all(home.data_dir().join("log")).unwrap();
     refuses(&server, &load, &MOVED).await;
-    refused_with(&load.stop().await, &MOVED);
+    let told = load.stop().await;
+    refused_with(&told, &MOVED);
+    says_little(&server, &told);
     let status = server.terminate_within(Duration::from_secs(30)).await.expect("an end");
     let text = server.log_text();
     assert_eq!(status.code(), Some(3), "{text}");

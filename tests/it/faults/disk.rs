@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FallocateFlags;
 
 use super::load::Load;
-use super::{Alarm, ENOUGH, accepts, record, refused_with, refuses, serve};
-use crate::harness::Home;
+use super::{Alarm, ENOUGH, is_survived, record, refuses, serve};
+use crate::harness::{Home, PATIENCE};
 
 /// Four segments of 1 MiB, and some.
 const DISK: &str = "5m";
@@ -40,22 +40,24 @@ fn fill(disk: &Path) -> PathBuf {
     }
 }
 
+const NO_SEGMENT: Alarm = Alarm {
+    cause: "no_space",
+    says: "No space left on device",
+    code: "log_full",
+    retry_after_s: 30,
+    verified: 0,
+};
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_without_room_for_the_next_segment_refuses_until_there_is_some() {
-    let alarm =
-        Alarm { cause: "no_space", says: "No space left on device", code: "log_full", retry_after_s: 30 };
     let (home, disk) = small_disk();
     let server = serve(&home).await;
     let load = Load::start(&server);
     load.more_ended(ENOUGH).await;
     let filler = fill(&disk);
+    // What is allocated already is used first.
     load.more_refused(1).await;
-    refuses(&server, &load, &alarm).await;
-    std::fs::remove_file(filler).unwrap();
-    accepts(&server, &load, &alarm).await;
-    let told = load.stop().await;
-    refused_with(&told, &alarm);
-    record::is_whole(&home, server, &told, alarm.cause, 1).await;
+    is_survived(&home, server, load, &NO_SEGMENT, || std::fs::remove_file(filler).unwrap()).await;
 }
 
 /// Takes the room that the file's unwritten end holds.
@@ -73,18 +75,13 @@ fn unallocate_end(path: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_is_full_inside_a_segment_refuses_until_there_is_room() {
-    let alarm = Alarm {
-        cause: "no_space",
-        says: "No space left on device",
-        code: "log_unavailable",
-        retry_after_s: 2,
-    };
+    let alarm = Alarm { code: "log_unavailable", retry_after_s: 2, ..NO_SEGMENT };
     let (home, disk) = small_disk();
     let server = serve(&home).await;
-    let before = Load::start(&server);
-    before.more_ended(ENOUGH).await;
-    let mut told = before.stop().await;
-    // Allocated ahead, a segment has its room. A disk that breaks this promise is one that never heard of it.
+    let load = Load::start(&server);
+    load.more_ended(ENOUGH).await;
+    let before = load.stop().await;
+    // Allocated ahead, a segment has its room. Other file systems allocate again for each write.
     for entry in std::fs::read_dir(disk.join("log")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "seg" || extension == "prepared") {
@@ -92,11 +89,43 @@ async fn a_disk_that_is_full_inside_a_segment_refuses_until_there_is_room() {
         }
     }
     let filler = fill(&disk);
+    let load = Load::after(&server, before);
+    is_survived(&home, server, load, &alarm, || std::fs::remove_file(filler).unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_on_a_full_disk_is_a_clean_one_while_the_last_events_have_room() {
+    let (home, disk) = small_disk();
+    let server = serve(&home).await;
     let load = Load::start(&server);
-    refuses(&server, &load, &alarm).await;
+    load.more_ended(ENOUGH).await;
+    let told = load.stop().await;
+    let filler = fill(&disk);
+    let log = server.data_dir.with_extension("log");
+    let status = server.terminate();
+    let text = std::fs::read_to_string(log).unwrap();
+    assert!(status.success(), "{status}: {text}");
     std::fs::remove_file(filler).unwrap();
-    accepts(&server, &load, &alarm).await;
-    told.extend(load.stop().await);
-    refused_with(&told, &alarm);
-    record::is_whole(&home, server, &told, alarm.cause, 1).await;
+    let verified = home.annals(&["verify"]);
+    assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
+    record::goes_on(&home, &told).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_without_room_for_the_last_events_names_the_disk() {
+    let (home, disk) = small_disk();
+    let mut server = serve(&home).await;
+    let load = Load::start(&server);
+    load.more_ended(ENOUGH).await;
+    let filler = fill(&disk);
+    load.more_refused(1).await;
+    refuses(&server, &load, &NO_SEGMENT).await;
+    let told = load.stop().await;
+    let status = server.terminate_within(PATIENCE).await.expect("an end");
+    let text = server.log_text();
+    assert_eq!(status.code(), Some(3), "{text}");
+    let last = text.trim_end().lines().next_back().unwrap_or_default();
+    assert!(last.contains(NO_SEGMENT.says), "{text}");
+    std::fs::remove_file(filler).unwrap();
+    record::goes_on(&home, &told).await;
 }

@@ -26,7 +26,7 @@ async fn mends_itself(cause: &str, strike: impl FnOnce(&Path)) {
     load.more_ended(ENOUGH).await;
     let told = load.stop().await;
     assert_eq!(outages(&server, cause).await, 1, "{}", server.log_text());
-    record::is_whole(&home, server, &told, cause, 0).await;
+    record::is_whole(&home, server, &told, cause, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

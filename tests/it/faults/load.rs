@@ -63,10 +63,15 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn start(server: &Server) -> Self {
+        Self::after(server, Vec::new())
+    }
+
+    /// Goes on after calls that were told `before`.
+    pub(super) fn after(server: &Server, before: Vec<Told>) -> Self {
         let load = Self {
             tasks: Tasks::new(),
             enough: CancellationToken::new(),
-            told: Arc::default(),
+            told: Arc::new(Mutex::new(before)),
             count: watch::Sender::default(),
         };
         for number in 0..CLIENTS {

@@ -5,6 +5,7 @@
 mod directory;
 mod disk;
 mod files;
+mod legacy;
 mod load;
 mod record;
 
@@ -29,6 +30,8 @@ struct Alarm {
     /// What a refused call is told.
     code: &'static str,
     retry_after_s: u64,
+    /// How `annals verify --log-only` ends meanwhile.
+    verified: i32,
 }
 
 /// A server whose segments are as small as they may be.
@@ -120,6 +123,21 @@ async fn refuses(server: &Server, load: &Load, alarm: &Alarm) {
     assert_eq!(alive, 200);
 }
 
+/// Somebody who looks at the log meanwhile finds no damage.
+fn verifies(home: &Home, alarm: &Alarm) {
+    let verified = home.annals(&["verify", "--log-only"]);
+    assert_eq!(verified.code, Some(alarm.verified), "{}{}", verified.stdout, verified.stderr);
+}
+
+/// A log that refuses does not fill another disk with lines that say so.
+fn says_little(server: &Server, told: &[Told]) {
+    let (refused, text) = (told.iter().filter(|told| told.is_refused()).count(), server.log_text());
+    let lines = text.lines().filter(|line| line.contains("calls are refused")).count();
+    // One in ten seconds.
+    assert!((1..=1 + refused / 20).contains(&lines), "{lines} lines for {refused} calls:\n{text}");
+    assert!(text.lines().count() < 100, "{text}");
+}
+
 /// Once the fault is gone: the same process takes calls again.
 async fn accepts(server: &Server, load: &Load, alarm: &Alarm) {
     let took = ready_says(&Caller::new(server), None, PATIENCE).await;
@@ -147,10 +165,18 @@ async fn lasts(home: &Home, alarm: &Alarm, strike: impl FnOnce(), mend: impl FnO
     let load = Load::start(&server);
     load.more_ended(ENOUGH).await;
     strike();
+    is_survived(home, server, load, alarm, mend).await;
+}
+
+/// The fault is there, and `load` calls.
+async fn is_survived(home: &Home, server: Server, load: Load, alarm: &Alarm, mend: impl FnOnce()) {
     refuses(&server, &load, alarm).await;
+    verifies(home, alarm);
+    legacy::is_told(&server, alarm).await;
     mend();
     accepts(&server, &load, alarm).await;
     let told = load.stop().await;
     refused_with(&told, alarm);
-    record::is_whole(home, server, &told, alarm.cause, 1).await;
+    says_little(&server, &told);
+    record::is_whole(home, server, &told, alarm.cause, true).await;
 }

@@ -79,7 +79,7 @@ pub(super) fn each_call_once(calls: &HashMap<Uuid, Logged>, told: &[Told]) {
 }
 
 /// The log as [`each_call_once`] wants it, and `count` gaps of this cause at first, with the refusals that were told.
-fn log_is_whole(home: &Home, told: &[Told], cause: &str, refused_min: u64) -> HashMap<Uuid, Logged> {
+fn log_is_whole(home: &Home, told: &[Told], cause: &str, lasted: bool) -> HashMap<Uuid, Logged> {
     let (calls, gaps) = on_the_log(home);
     each_call_once(&calls, told);
     let unrecorded = told.iter().filter(|told| told.is_unrecorded()).count();
@@ -90,10 +90,13 @@ fn log_is_whole(home: &Home, told: &[Told], cause: &str, refused_min: u64) -> Ha
     );
     assert_eq!(gaps.iter().map(|gap| gap.cause.as_str()).collect::<Vec<_>>(), [cause], "{gaps:?}");
     let gap = &gaps[0];
-    assert!(gap.began_at < gap.ended_at && gap.refused >= refused_min, "{gap:?}");
+    assert!(gap.began_at < gap.ended_at && (!lasted || gap.refused > 0), "{gap:?}");
     // Each refused call is one refused request for room, unless its intent was under way.
     let under_way = told.iter().filter(|told| told.is_refused() && calls.contains_key(&told.id)).count();
-    assert_eq!(usize::try_from(gap.refused).unwrap(), refused - under_way, "{gap:?}");
+    // One client of an older revision, and a read of the audit that had to be recorded.
+    let others_max = if lasted { 2 } else { 0 };
+    let by_load = u64::try_from(refused - under_way).unwrap();
+    assert!((by_load..=by_load + others_max).contains(&gap.refused), "{by_load} and others: {gap:?}");
     calls
 }
 
@@ -129,8 +132,8 @@ fn verified(home: &Home) {
 }
 
 /// Everything that was told is there, once, beside one gap; and so it is after a stop and in the next process.
-pub(super) async fn is_whole(home: &Home, server: Server, told: &[Told], cause: &str, refused_min: u64) {
-    let calls = log_is_whole(home, told, cause, refused_min);
+pub(super) async fn is_whole(home: &Home, server: Server, told: &[Told], cause: &str, lasted: bool) {
+    let calls = log_is_whole(home, told, cause, lasted);
     rows_are_whole(home, &server, &calls, cause).await;
     verified(home);
     let log = server.data_dir.with_extension("log");
