@@ -70,3 +70,18 @@ async fn a_segment_that_was_cut_in_the_middle_is_written_anew() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_answered_after_a_segment_was_unlinked_survives_a_kill() {
+    let home = Home::new();
+    let server = serve(&home).await;
+    let load = Load::start(&server);
+    load.more_ended(ENOUGH).await;
+    let told = load.stop().await;
+    std::fs::remove_file(active(&record::log_dir(&home))).unwrap();
+    let load = Load::after(&server, told);
+    load.more_ended(1).await;
+    server.kill();
+    let (told, _) = load.abandon().await;
+    record::goes_on(&home, &told).await;
+}
