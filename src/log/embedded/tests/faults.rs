@@ -330,11 +330,14 @@ async fn a_segment_that_is_taken_away_cut_or_replaced_is_made_whole_from_memory(
             let dir = TempDir::new().unwrap();
             let options = options(&dir);
             let (log, mut outages) = open_watched(&options);
-            let mut written = fill(&log, 9, 100).await;
+            let mut written = fill(&log, 4, 100).await;
             let mut follower =
                 log.reader(&(0..3).map(|partition| (target(partition), None)).collect::<Vec<_>>()).unwrap();
-            // It has the file open that is about to be lost.
+            // It has the file open that is about to be lost, and has not read all of it.
             let mut followed = within(follower.next(4)).await.unwrap();
+            for seq in 4..9 {
+                written.push(append(&log, frame(u32::try_from(seq % 3).unwrap(), seq / 3, 100)).await);
+            }
             let room = log.reserve(1, 10).await.unwrap();
             harm(&newest(&options));
             // With traffic the sync's look finds it before an ack; without, the writer looks by itself.
