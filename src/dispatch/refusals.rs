@@ -34,10 +34,11 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::{Clock as _, SystemClock};
 
     #[test]
     fn many_refusals_have_one_line_in_ten_seconds() {
-        let (refusals, start) = (Refusals::default(), Instant::now());
+        let (refusals, start) = (Refusals::default(), SystemClock.monotonic());
         let said: Vec<_> =
             (0..1_000).filter_map(|n| refusals.one_more(start + Duration::from_millis(n * 25))).collect();
         assert_eq!(said, [1, 400, 400]);

@@ -1,10 +1,11 @@
 //! The file that is written is taken away, exchanged or cut: the log makes it whole from memory, by itself.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use super::load::Load;
-use super::{ALARM_MAX, ENOUGH, outage_seen, outages, record, serve};
+use super::{ALARM_MAX, ENOUGH, figure, outage_seen, outages, record, serve};
 use crate::harness::Home;
 
 /// The newest segment.
@@ -22,7 +23,7 @@ async fn mends_itself(cause: &str, strike: impl FnOnce(&Path)) {
     let struck = Instant::now();
     strike(&active(&record::log_dir(&home)));
     outage_seen(&server, cause, ALARM_MAX).await;
-    eprintln!("{cause}: noticed after {} ms", struck.elapsed().as_millis());
+    figure(&format!("{cause}: noticed after {} ms", struck.elapsed().as_millis()));
     load.more_ended(ENOUGH).await;
     let told = load.stop().await;
     assert_eq!(outages(&server, cause).await, 1, "{}", server.log_text());

@@ -9,9 +9,10 @@ mod legacy;
 mod load;
 mod record;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use self::load::{Load, Told};
 use crate::harness::{Caller, Home, PATIENCE, Server};
@@ -32,6 +33,11 @@ struct Alarm {
     retry_after_s: u64,
     /// How `annals verify --log-only` ends meanwhile.
     verified: i32,
+}
+
+#[expect(clippy::print_stderr, reason = "what a bound for a busy machine does not show")]
+fn figure(text: &str) {
+    eprintln!("{text}");
 }
 
 /// A server whose segments are as small as they may be.
@@ -97,7 +103,7 @@ async fn outage_seen(server: &Server, cause: &str, at_most: Duration) -> Duratio
 async fn refuses(server: &Server, load: &Load, alarm: &Alarm) {
     let caller = Caller::new(server);
     let took = ready_says(&caller, Some(alarm.says), ALARM_MAX).await;
-    eprintln!("{}: /readyz said so after {} ms", alarm.cause, took.as_millis());
+    figure(&format!("{}: /readyz said so after {} ms", alarm.cause, took.as_millis()));
     load.more_refused(ENOUGH).await;
     assert_eq!(metric(server, "annals_log_failed").await, 1, "{}", server.log_text());
     assert_eq!(outages(server, alarm.cause).await, 1, "{}", server.log_text());
@@ -141,7 +147,7 @@ fn says_little(server: &Server, told: &[Told]) {
 /// Once the fault is gone: the same process takes calls again.
 async fn accepts(server: &Server, load: &Load, alarm: &Alarm) {
     let took = ready_says(&Caller::new(server), None, PATIENCE).await;
-    eprintln!("{}: accepted again after {} ms", alarm.cause, took.as_millis());
+    figure(&format!("{}: accepted again after {} ms", alarm.cause, took.as_millis()));
     load.more_ended(ENOUGH).await;
     assert_eq!(metric(server, "annals_log_failed").await, 0, "{}", server.log_text());
 }

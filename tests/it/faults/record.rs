@@ -8,6 +8,7 @@ use annals::event::{Facts, Gap, Kind};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::figure;
 use super::load::Told;
 use crate::crash::in_the_rows;
 use crate::harness::{Caller, Home, PATIENCE, Server, call_id};
@@ -84,10 +85,10 @@ fn log_is_whole(home: &Home, told: &[Told], cause: &str, lasted: bool) -> HashMa
     each_call_once(&calls, told);
     let unrecorded = told.iter().filter(|told| told.is_unrecorded()).count();
     let refused = told.iter().filter(|told| told.is_refused()).count();
-    eprintln!(
+    figure(&format!(
         "{cause}: {} calls, {refused} refused, {unrecorded} without a recorded outcome; {gaps:?}",
         told.len()
-    );
+    ));
     assert_eq!(gaps.iter().map(|gap| gap.cause.as_str()).collect::<Vec<_>>(), [cause], "{gaps:?}");
     let gap = &gaps[0];
     assert!(gap.began_at < gap.ended_at && (!lasted || gap.refused > 0), "{gap:?}");
