@@ -22,7 +22,12 @@ dependencies() {
 }
 
 phase "shellcheck" shell_scripts
-phase "rustfmt" cargo fmt --check
+formatting() {
+    cargo fmt --check
+    cargo fmt --check --manifest-path fuzz/Cargo.toml
+}
+
+phase "rustfmt" formatting
 phase "clippy" clippy
 phase "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
 phase "dependencies" dependencies

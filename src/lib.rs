@@ -13,6 +13,9 @@ pub mod consumer;
 pub mod db;
 pub mod dispatch;
 pub mod event;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod http;
 pub mod log;
 pub mod mcp;

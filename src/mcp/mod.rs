@@ -30,6 +30,23 @@ use envelope::{Message, Request};
 use params::{Params, Unreadable};
 use session::Sessions;
 
+/// Reads `body` as the parts of a message that come before anything is known of it. Never panics.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn read_any(body: &[u8]) {
+    let Ok(Message::Request(Request { params, .. }) | Message::Notification { params, .. }) =
+        Message::read(body)
+    else {
+        return;
+    };
+    if let Ok(params) = Params::read(params) {
+        let meta = params.read_meta();
+        let target = params.target();
+        let asserted = params.asserted(None).map(|json| json.get().len());
+        assert!(meta.is_none() || asserted.is_some());
+        drop(target);
+    }
+}
+
 /// The revision without sessions.
 pub const MODERN_VERSION: &str = "2026-07-28";
 /// The revision with sessions.

@@ -31,6 +31,9 @@ const BATCH_EVENTS_MAX: usize = 1_000;
 /// Body bytes in one comparison at most, but for the last event's.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// What follows from damage in a segment.
+const UNREAD: &str = "what lies behind cannot be checked";
+
 /// Told the bytes read and the bytes there are.
 pub type Progress = Box<dyn Fn(u64, u64) + Send + Sync>;
 
@@ -117,11 +120,14 @@ impl Verifier {
                 progress(last.position.0, total);
             }
             self.take(step.items).await?;
+            for error in scanner.take_wrong_indexes() {
+                self.corrupt(error, "the index or the segment was changed")?;
+            }
             match step.end {
                 None => {}
                 Some(Ok(())) => break,
                 Some(Err(error)) => {
-                    self.corrupt(error)?;
+                    self.corrupt(error, UNREAD)?;
                     return self.finish(false).await;
                 }
             }
@@ -134,12 +140,12 @@ impl Verifier {
         let dir = self.log_dir.clone();
         match blocking(move || Scanner::open(&dir)).await? {
             Ok(scanner) => Ok(Some(scanner)),
-            Err(error) => self.corrupt(error).map(|()| None),
+            Err(error) => self.corrupt(error, UNREAD).map(|()| None),
         }
     }
 
-    /// Damage is a finding; a log that is not there is an error.
-    fn corrupt(&mut self, error: ReadError) -> Result<(), Error> {
+    /// Damage is a finding, which tells what follows from it; a log that is not there is an error.
+    fn corrupt(&mut self, error: ReadError, consequence: &str) -> Result<(), Error> {
         let ReadError::Corrupt { file, offset, position, cause } = error else {
             return Err(Error::Log(error));
         };
@@ -150,7 +156,7 @@ impl Verifier {
             position,
             file: Some(file),
             offset: Some(offset),
-            detail: format!("{cause}; what lies behind cannot be checked"),
+            detail: format!("{cause}; {consequence}"),
         });
         Ok(())
     }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::harness::{Caller, Home, PATIENCE, Server, call_id};
 use crate::reading;
 
-const CLIENTS: usize = 16;
+const CLIENTS: usize = 64;
 const ANSWERED_MIN: usize = 100;
 
 /// Rounds: the short form's, or those of the long form.
@@ -118,7 +118,8 @@ async fn every_answered_call_survives_kill_9_exactly_once() {
         for id in round(home.serve(&["--sample"])).await {
             assert_eq!(answered.insert(id, number), None, "a call id came twice");
         }
-        let verified = home.annals(&["verify", "--log-only"]);
+        // The killed server left its Postgres running, so this holds the rows against the log too.
+        let verified = home.annals(&["verify"]);
         assert_eq!(verified.code, Some(0), "round {number}: {}{}", verified.stdout, verified.stderr);
     }
     let server = home.serve(&["--sample"]);

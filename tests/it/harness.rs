@@ -83,6 +83,20 @@ impl Home {
         server
     }
 
+    /// Runs `annals serve` where it must not come up, to its end.
+    pub(crate) async fn serve_in_vain(&self) -> Finished {
+        let args = ["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
+        let mut command = tokio::process::Command::from(self.command(&args));
+        command.env("ANNALS_ADMIN_KEY", ADMIN_KEY).kill_on_drop(true);
+        let ended = tokio::time::timeout(PATIENCE, command.output()).await;
+        let output = ended.expect("serve came up, or hangs").unwrap();
+        Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
     /// As [`Home::serve`] with variables in its environment, and without waiting for its store.
     pub(crate) async fn serve_front(&self, args: &[&str], variables: &[(&str, &str)]) -> Server {
         let mut server = self.spawn(args, variables);

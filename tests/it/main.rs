@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so and ends")]
 
+mod benchmarks;
 mod clients;
 mod crash;
 mod db;

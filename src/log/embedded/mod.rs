@@ -13,6 +13,8 @@
 
 mod allocate;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod metrics;
 mod outage;
 mod reader;

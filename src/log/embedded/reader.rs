@@ -185,8 +185,8 @@ impl Cursor {
         let mut found = Vec::new();
         match self.read(records_max, &mut found) {
             Ok(()) => Ok(found),
-            Err(_) if !found.is_empty() => {
-                // It is met again.
+            Err(_) if !found.is_empty() && !planted::armed("frames_before_damage_lost") => {
+                // What was found first; the error is met again.
                 self.walker = None;
                 Ok(found)
             }
@@ -242,7 +242,7 @@ impl Cursor {
                 Step::End => return Ok(()),
                 // Nobody but the caller says that a frame starts at the first position.
                 Step::Bad { position, .. } if position == self.start && position != base => {
-                    return Err(ReadError::NotFound(Position(position)));
+                    return Err(absent(&self.shared, base, Position(position)));
                 }
                 Step::Bad { position, cause } => return Err(walker.corrupt(position, cause)),
             }
@@ -268,8 +268,29 @@ pub(super) fn frame_at(
             Item::Event(event) if event.target == target => Ok(Stored { position, frame: event.to_frame() }),
             Item::Event(_) | Item::Closed { .. } | Item::Header(_) => Err(ReadError::NotFound(position)),
         },
-        Step::End | Step::Bad { .. } => Err(ReadError::NotFound(position)),
+        Step::End | Step::Bad { .. } => Err(absent(shared, base, position)),
     }
+}
+
+/// Why no whole frame of the segment at `base` starts at `position`: it is damaged, or none was ever written there. Only
+/// the frames before it tell, so they are read from the segment's start on.
+fn absent(shared: &Shared, base: u64, position: Position) -> ReadError {
+    let look = || {
+        if planted::armed("damage_is_not_found") {
+            return Ok(());
+        }
+        let (_, limit) = shared.segment_of(base, shared.published.borrow().end);
+        let mut walker = Walker::open(&shared.storage, shared.codec, base, base, limit)?;
+        while walker.position() <= position.0 {
+            match walker.next()? {
+                Step::Frame(_) => {}
+                Step::End => break,
+                Step::Bad { position, cause } => return Err(walker.corrupt(position, cause)),
+            }
+        }
+        Ok(())
+    };
+    look().err().unwrap_or(ReadError::NotFound(position))
 }
 
 /// How many frames of `target` stand up to and with the one at `position`.
@@ -287,14 +308,14 @@ pub(super) fn count_through(
     let target_index = target.index();
     let mark = index.marks.iter().rev().find(|mark| mark.offset <= position.0 - base);
     let (from, within) = mark.map_or((base, 0), |mark| (base + mark.offset, mark.counts[target_index]));
-    let mut count = index.base_counts[target_index] + u64::from(within);
+    let mut count = index.base_counts[target_index].saturating_add(u64::from(within));
     let mut walker = Walker::open(&shared.storage, shared.codec, base, from, limit)?;
     loop {
         match walker.next()? {
             Step::Frame(framed) => {
                 let ours = matches!(&framed.item, Item::Event(event) if event.target == target);
                 if ours {
-                    count += 1;
+                    count = count.saturating_add(1);
                 }
                 if framed.position == position.0 && ours {
                     return Ok(count);

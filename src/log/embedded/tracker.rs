@@ -109,7 +109,9 @@ impl Tracker {
     pub(super) fn event(&mut self, position: u64, crc: u32, key: LaneKey, head: Head) {
         self.mark(position);
         self.roll(crc);
-        self.counts[key.target.index()] += 1;
+        // What a header says may be forged: it is refused where it is held against the records, not here.
+        let count = &mut self.counts[key.target.index()];
+        *count = count.saturating_add(1);
         self.lanes.insert(key, head);
     }
 

@@ -1,5 +1,6 @@
 //! `verify`: clean where nothing was touched, and the first bad position where something was.
 
+pub(crate) mod forger;
 mod log;
 mod rows;
 

@@ -1,8 +1,11 @@
 //! The engine's behaviour, with its files and faults in reach. Processes and full disks: `tests/it/log.rs`.
 
+mod allocations;
 mod damage;
 mod durability;
+mod everywhere;
 mod faults;
+mod forger;
 mod read;
 mod room;
 mod simulation;
