@@ -37,7 +37,12 @@ pub(super) fn run(shared: &Shared, segment_bytes: u64, jobs: &Receiver<Job>) {
 pub(super) fn perform(shared: &Shared, segment_bytes: u64, job: Job) -> bool {
     let storage = &shared.storage;
     match job {
-        Job::Prepare { header } => shared.room.prepared(prepare(storage, segment_bytes + header)),
+        Job::Prepare { header } => {
+            let next = prepare_as(storage, PREPARED, segment_bytes + header);
+            if let Some(shortage) = shared.room.prepared(next) {
+                shared.tell(shortage);
+            }
+        }
         Job::Index(index) => {
             if let Err(error) = storage.replace(&index_name(index.base), &index.encode(shared.id)) {
                 // The index is derived; it is made again from the segment when it is asked for.
@@ -49,12 +54,7 @@ pub(super) fn perform(shared: &Shared, segment_bytes: u64, job: Job) -> bool {
     true
 }
 
-/// Allocates a segment of `bytes` bytes, or says why not.
-pub(super) fn prepare(storage: &Storage, bytes: u64) -> Result<Prepared, String> {
-    prepare_as(storage, PREPARED, bytes).map_err(|fault| fault.to_string())
-}
-
-/// The same under another name.
+/// Allocates a segment of `bytes` bytes as `name`, or says why not.
 pub(super) fn prepare_as(storage: &Storage, name: &str, bytes: u64) -> Result<Prepared, Fault> {
     match storage.create_allocated(name, bytes) {
         Ok(file) => Ok(Prepared { file, bytes }),

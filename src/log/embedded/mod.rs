@@ -237,7 +237,7 @@ impl EmbeddedLog {
         };
         let header = header_bytes(tracker.lanes().len()) as u64;
         // Here and not on the helper thread, so that an opened log accepts at once, however slow the disk is.
-        let next = allocate::prepare(&storage, options.segment_bytes + header);
+        let next = allocate::prepare_as(&storage, segment::PREPARED, options.segment_bytes + header);
         let room = Arc::new(Room::new(limits, clock.clone(), stats.clone(), jobs, header, next));
         stats.watermark_bytes.set(end);
         stats.segments.set(i64::try_from(bases.len()).unwrap_or(i64::MAX));
@@ -465,9 +465,9 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce(&Shared) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, ReadError> {
     let read = move || {
-        let outages = shared.vigil.outages();
+        let changes = shared.vigil.changes();
         match work(&shared) {
-            Err(ReadError::Corrupt { file, cause, .. }) if shared.vigil.explains(outages) => {
+            Err(ReadError::Corrupt { file, cause, .. }) if shared.vigil.explains(changes) => {
                 Err(ReadError::Io { file, cause })
             }
             result => result,
@@ -477,6 +477,15 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Shared {
+    /// Room for one record is set aside for who is told.
+    fn tell(&self, outage: Outage) {
+        let room = Reservation::new(self.room.clone(), 1, GAP_BYTES);
+        match self.on_recovery.get() {
+            Some(on_recovery) => on_recovery(outage, room),
+            None => drop(room),
+        }
+    }
+
     /// The durable end moved.
     fn publish(&self, end: u64) {
         self.stats.watermark_bytes.set(end);

@@ -17,8 +17,8 @@ pub(super) struct Vigil {
 #[derive(Debug, Default)]
 struct State {
     suspended: bool,
-    /// How often it was suspended.
-    outages: u64,
+    /// How often it was suspended or went on: while this stays the same, so do the files behind open handles.
+    changes: u64,
     /// How often the files were looked at.
     inspections: u64,
     ended: bool,
@@ -35,7 +35,7 @@ impl Vigil {
     pub(super) fn suspended(&self, suspended: bool) {
         let mut state = self.lock();
         state.suspended = suspended;
-        state.outages += u64::from(suspended);
+        state.changes += 1;
         drop(state);
         self.changed.notify_all();
     }
@@ -67,22 +67,22 @@ impl Vigil {
         self.lock().busy_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
-    /// How many outages there were.
-    pub(super) fn outages(&self) -> u64 {
-        self.lock().outages
+    /// How often trouble began or ended. Files may have been exchanged for others in between.
+    pub(super) fn changes(&self) -> u64 {
+        self.lock().changes
     }
 
-    /// Whether trouble of the writer, since there were `outages`, explains that something cannot be read. Waits until the
+    /// Whether trouble of the writer, since there were `changes`, explains that something cannot be read. Waits until the
     /// writer has looked at the files.
-    pub(super) fn explains(&self, outages: u64) -> bool {
+    pub(super) fn explains(&self, changes: u64) -> bool {
         let state = self.lock();
         // The one after the one that may be under way.
         let enough = state.inspections + 2;
         let unclear = |state: &mut State| {
-            !state.suspended && !state.ended && state.outages == outages && state.inspections < enough
+            !state.suspended && !state.ended && state.changes == changes && state.inspections < enough
         };
         let (state, _) =
             self.changed.wait_timeout_while(state, PATIENCE, unclear).unwrap_or_else(PoisonError::into_inner);
-        state.suspended || state.outages != outages
+        state.suspended || state.changes != changes
     }
 }

@@ -211,12 +211,9 @@ fn with_facts(row: EventRow, facts: &Facts) -> EventRow {
             auth_method: text(auth_method(facts.actor_auth_method)),
             ..row
         },
+        Facts::Gap(facts) => EventRow { error_code: text(facts.cause.as_str()), ..row },
         // What these say is in the body; no column asks for it.
-        Facts::Started(_)
-        | Facts::Stopping(_)
-        | Facts::LaneClosed(_)
-        | Facts::Checkpoint(_)
-        | Facts::Gap(_) => row,
+        Facts::Started(_) | Facts::Stopping(_) | Facts::LaneClosed(_) | Facts::Checkpoint(_) => row,
     }
 }
 

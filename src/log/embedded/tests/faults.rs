@@ -8,7 +8,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::event::GapCause;
-use crate::log::embedded::{GAP_BYTES, Outage};
+use crate::log::embedded::{GAP_BYTES, Outage, OutageLabels};
 use crate::log::{AppendError, Health, Refusal, Reservation};
 
 type Outages = UnboundedReceiver<(Outage, Reservation)>;
@@ -330,9 +330,14 @@ async fn a_segment_that_is_taken_away_cut_or_replaced_is_made_whole_from_memory(
             let dir = TempDir::new().unwrap();
             let options = options(&dir);
             let (log, mut outages) = open_watched(&options);
-            let mut written = fill(&log, 9, 100).await;
+            let mut written = fill(&log, 4, 100).await;
             let mut follower =
                 log.reader(&(0..3).map(|partition| (target(partition), None)).collect::<Vec<_>>()).unwrap();
+            // It has the file open that is about to be lost, and has not read all of it.
+            let mut followed = within(follower.next(4)).await.unwrap();
+            for seq in 4..9 {
+                written.push(append(&log, frame(u32::try_from(seq % 3).unwrap(), seq / 3, 100)).await);
+            }
             let room = log.reserve(1, 10).await.unwrap();
             harm(&newest(&options));
             // With traffic the sync's look finds it before an ack; without, the writer looks by itself.
@@ -348,7 +353,6 @@ async fn a_segment_that_is_taken_away_cut_or_replaced_is_made_whole_from_memory(
                 written.push(append(&log, frame(0, 3, 10)).await);
             }
             assert_eq!(all(&log, &options, 10).await, written);
-            let mut followed = Vec::new();
             while followed.len() < 10 {
                 followed.extend(within(follower.next(100)).await.unwrap());
             }
@@ -413,7 +417,7 @@ async fn a_directory_that_is_away_is_waited_for() {
     std::fs::rename(&away, &options.dir).unwrap();
 
     let (outage, _) = over(&mut outages, &log).await;
-    assert_eq!((outage.cause, outage.rewritten), (GapCause::Missing, 1));
+    assert_eq!((outage.cause, outage.rewritten), (GapCause::DirectoryMissing, 1));
     assert!(outage.refused > 0);
     let found = all(&log, &options, 2).await;
     assert_eq!((&found[0], found[1].frame.seq), (&kept, 1));
@@ -455,4 +459,53 @@ async fn a_disk_that_does_not_answer_is_not_waited_for_without_end() {
     .await;
     let found = all(&log, &options, 3).await;
     assert_eq!((found[1].frame.seq, &found[2]), (1, &after));
+}
+
+#[tokio::test]
+async fn a_disk_without_room_for_the_next_segment_is_told_of_once_there_is_some() {
+    let dir = TempDir::new().unwrap();
+    let options = Options { segment_bytes: 64 * 1024, in_flight_bytes_max: 64 * 1024, ..options(&dir) };
+    let full = Arc::new(AtomicBool::new(false));
+    let log = observed(&options, {
+        let full = full.clone();
+        Arc::new(move |operation| match operation {
+            Operation::Allocate { .. } if full.load(Ordering::SeqCst) => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        })
+    });
+    let mut outages = watched(&log);
+    append(&log, frame(0, 0, 10)).await;
+    full.store(true, Ordering::SeqCst);
+    let mut seq = 0;
+    let refusal = loop {
+        match log.reserve(1, 10_000).await {
+            Ok(room) => {
+                seq += 1;
+                log.append(room, frame(0, seq, 10_000)).await.unwrap();
+            }
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(matches!(refusal, AppendError::Refused(Refusal::Full(_))), "{refusal:?}");
+    assert_eq!(log.reserve(1, 10_000).await.unwrap_err(), refusal);
+    let cause = OutageLabels { cause: "no_space" };
+    let figures = || (log.stats().failed.get(), log.stats().outages.get_or_create(&cause).get());
+    assert_eq!(figures(), (1, 1));
+    full.store(false, Ordering::SeqCst);
+    // Who asks for room or for the log's health has it tried again.
+    within(async {
+        while log.health() != Health::Accepting {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let (outage, room) = over(&mut outages, &log).await;
+    assert_eq!((outage.cause, outage.refused, outage.rewritten), (GapCause::NoSpace, 2, 0));
+    assert!(outage.detail.starts_with("cannot allocate "), "{}", outage.detail);
+    assert_eq!((room.bytes(), figures()), (GAP_BYTES, (0, 1)));
+    drop(room);
+    append(&log, frame(0, seq + 1, 10_000)).await;
+    assert!(outages.try_recv().is_err(), "one outage only");
 }

@@ -70,6 +70,11 @@ impl Writer {
 
     /// Nothing new is accepted from here on, and the first try to mend it is made at once.
     pub(super) fn fail(&mut self, fault: Fault) {
+        // A file that is gone with all others is the lesser part of it.
+        let fault = match fault.cause {
+            GapCause::Missing | GapCause::Replaced => self.check_directory().err().unwrap_or(fault),
+            _ => fault,
+        };
         let dir = self.shared.storage.dir().display();
         tracing::error!(cause = fault.cause.as_str(), detail = %fault, %dir, "the log cannot write and refuses until it can");
         if let Some(Active { image, .. }) = &mut self.active {
@@ -101,6 +106,11 @@ impl Writer {
         if due {
             self.try_rescue();
         }
+    }
+
+    #[cfg(test)]
+    pub(in crate::log::embedded) const fn in_trouble(&self) -> bool {
+        self.trouble.is_some()
     }
 
     pub(in crate::log::embedded) fn try_rescue(&mut self) {

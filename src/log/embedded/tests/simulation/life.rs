@@ -330,7 +330,7 @@ impl Life {
         if self.disk.stopped() {
             return Ok(());
         }
-        if engine.log.stats().failed.get() != 0 {
+        if engine.writer.in_trouble() {
             return Err("the disk works again, but the log does not".into());
         }
         let found = scan(&self.storage(&self.disk)).map_err(|error| format!("after healing: {error}"))?;
