@@ -126,7 +126,8 @@ impl Keys {
             | Facts::Started(_)
             | Facts::Stopping(_)
             | Facts::LaneClosed(_)
-            | Facts::Checkpoint(_) => {}
+            | Facts::Checkpoint(_)
+            | Facts::Retention(_) => {}
         }
     }
 

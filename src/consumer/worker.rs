@@ -109,6 +109,7 @@ impl From<ReadError> for Stop {
             ReadError::Closed => Self::Done,
             ReadError::Corrupt { .. } => Self::Corrupt(error.to_string()),
             ReadError::NotFound(_) => Self::Diverged(format!("{error}, although its checkpoint says so")),
+            ReadError::Dropped { .. } => Self::Diverged(format!("{error}, and its checkpoint says less")),
             ReadError::Io { .. } => Self::Log(error),
         }
     }
@@ -451,6 +452,16 @@ impl Loop {
             return Ok(());
         };
         match self.shared.log.frame_at(target, checkpoint.position).await {
+            Err(ReadError::Dropped { position, first }) => {
+                let tail = self.shared.log.start().tails.get(&target).copied();
+                if tail == Some((checkpoint.position, checkpoint.link)) {
+                    return Ok(());
+                }
+                Err(Stop::Diverged(format!(
+                    "{target} was applied up to position {position}, but the log starts at position {first} and the \
+                     last record before it is another one: rows are missing that only an older copy of the log can give"
+                )))
+            }
             Ok(stored) if stored.frame.link == checkpoint.link => Ok(()),
             Ok(_) => Err(Stop::Diverged(format!(
                 "the event of {target} at position {} is not the one that was applied",

@@ -12,9 +12,9 @@ mod topic;
 
 pub use body::{BODY_BYTES_MAX, BuildError, DecodeError, Decoded, Draft, Event, Sealed, TOKEN_ABSENT};
 pub use facts::{
-    AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, AuthMethod, Call, Common, Facts, Failure,
-    KeyCreated, KeyRevoked, LaneClosed, LaneHead, Outcome, Requested, Started, Stopping, SystemCheckpoint,
-    Terminal, Transport,
+    AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, AuthMethod, Call, Common, DroppedSegment,
+    Facts, Failure, KeyCreated, KeyRevoked, LaneClosed, LaneHead, LogCut, Outcome, PartitionTail, Requested,
+    Retention, RowsCut, Started, Stopping, SystemCheckpoint, Terminal, Transport,
 };
 pub use kind::{Kind, UnknownKind};
 pub use link::{Link, LinkInput, ZERO_LINK, link};

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     AuditQueried, AuthFailed, Common, KeyCreated, KeyRevoked, Kind, LaneClosed, Link, LinkInput, Personal,
-    Requested, Started, Stopping, SystemCheckpoint, Terminal, Topic, ZERO_LINK, link,
+    Requested, Retention, Started, Stopping, SystemCheckpoint, Terminal, Topic, ZERO_LINK, link,
 };
 use crate::base::{Timestamp, sha256};
 use uuid::Uuid;
@@ -57,6 +57,7 @@ pub fn of(kind: Kind) -> Value {
         Kind::SystemStopping => facts_schema::<Stopping>(),
         Kind::SystemLaneClosed => facts_schema::<LaneClosed>(),
         Kind::SystemCheckpoint => facts_schema::<SystemCheckpoint>(),
+        Kind::SystemRetention => facts_schema::<Retention>(),
     };
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",

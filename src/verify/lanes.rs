@@ -142,7 +142,8 @@ impl LaneBook {
             | Facts::KeyCreated(_)
             | Facts::KeyRevoked(_)
             | Facts::AuditQueried(_)
-            | Facts::Stopping(_) => self.works(stored),
+            | Facts::Stopping(_)
+            | Facts::Retention(_) => self.works(stored),
         }
     }
 

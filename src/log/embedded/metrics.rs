@@ -30,6 +30,8 @@ pub struct Stats {
     pub watermark_bytes: Gauge<u64, AtomicU64>,
     /// Segment files.
     pub segments: Gauge,
+    /// Segments that were dropped for their age since the log was opened.
+    pub dropped_segments: Counter,
     /// 1 when the log failed and does not accept until it is opened again.
     pub failed: Gauge,
 }
@@ -47,6 +49,7 @@ impl Default for Stats {
             refused: Counter::default(),
             watermark_bytes: Gauge::default(),
             segments: Gauge::default(),
+            dropped_segments: Counter::default(),
             failed: Gauge::default(),
         }
     }
@@ -65,6 +68,7 @@ impl Stats {
         log.register("refused_reservations", "Reservations refused", self.refused.clone());
         log.register("watermark_bytes", "The durable end of the log", self.watermark_bytes.clone());
         log.register("segments", "Segment files", self.segments.clone());
+        log.register("dropped_segments", "Segments dropped for their age", self.dropped_segments.clone());
         log.register("failed", "1 when the log failed and must be opened again", self.failed.clone());
     }
 }

@@ -9,13 +9,14 @@
 //!
 //! A position is a byte: the base of the segment (its file name) plus the offset in the file. `docs/log-format.md`
 //! describes the files; `storage` holds every file operation. The engine never looks into bodies, never repairs what
-//! was durable, and never deletes a segment.
+//! was durable, and deletes a segment only for its age, when it is told to (`retention`).
 
 mod allocate;
 mod frame;
 mod metrics;
 mod reader;
 mod recovery;
+mod retention;
 mod room;
 mod scanner;
 mod segment;
@@ -43,13 +44,15 @@ use uuid::Uuid;
 use self::allocate::Job;
 use self::frame::{Codec, header_bytes};
 use self::recovery::Opened;
+use self::retention::{Dropping, Start};
 use self::room::{Limits, Room};
 use self::small::{SegmentIndex, WATERMARK};
 use self::storage::Storage;
 use self::tracker::Tracker;
 use self::writer::{Command, Done, Writer};
 use super::{
-    Ack, AppendError, Frame, Health, Log, LogId, Position, ReadError, Reader, Refusal, Reservation, Stored,
+    Ack, AppendError, Frame, Health, Log, LogId, LogStart, Position, ReadError, Reader, Refusal, Reservation,
+    Stored,
 };
 use crate::base::Clock;
 use crate::config;
@@ -57,6 +60,7 @@ use crate::event::{AckCheck, AckClass, TopicPartition};
 
 pub use metrics::Stats;
 pub use recovery::{OpenError, Recovered, UnclosedLane};
+pub use retention::DropError;
 pub use scanner::{Scanned, ScannedItem, ScannedSegment, Scanner};
 
 /// The version of the files that this program writes, and the newest that it reads.
@@ -115,6 +119,9 @@ struct Shared {
     /// The newest segment's index so far.
     newest: Mutex<SegmentIndex>,
     indexes: Mutex<BTreeMap<u64, Arc<SegmentIndex>>>,
+    /// Where the log starts.
+    start: RwLock<Arc<Start>>,
+    dropping: Mutex<Dropping>,
     /// How the writer ended, once it did on request.
     ended: Mutex<Option<Result<(), AppendError>>>,
 }
@@ -202,7 +209,7 @@ impl EmbeddedLog {
         clock: Arc<dyn Clock>,
         storage: Storage,
     ) -> Result<(Self, Parts, Recovered), OpenError> {
-        let Opened { lock, log, bases, tracker, end, indexed, recovered } = recovery::open(&storage)?;
+        let Opened { lock, log, bases, start, tracker, end, indexed, recovered } = recovery::open(&storage)?;
         let failure =
             |error: std::io::Error| OpenError::Io { file: options.dir.clone(), cause: error.to_string() };
         let watermark = storage.open_write(WATERMARK).map_err(failure)?;
@@ -231,6 +238,8 @@ impl EmbeddedLog {
             bases: RwLock::new(bases),
             newest: Mutex::new(SegmentIndex::of(&tracker, end)),
             indexes: Mutex::default(),
+            start: RwLock::new(Arc::new(start)),
+            dropping: Mutex::default(),
             ended: Mutex::default(),
         });
         let writer = Writer::new(shared.clone(), tracker, end, indexed, watermark);
@@ -342,6 +351,10 @@ impl Log for EmbeddedLog {
         self.send(reservation, needed, |bytes, done| Command::Append { frame, bytes, done })
     }
 
+    fn start(&self) -> LogStart {
+        self.shared.start().known.clone()
+    }
+
     fn reader(&self, from: &[(TopicPartition, Option<Position>)]) -> Result<Box<dyn Reader>, ReadError> {
         Ok(Box::new(reader::SegmentReader::new(self.shared.clone(), from)?))
     }
@@ -367,7 +380,8 @@ impl Log for EmbeddedLog {
         let shared = self.shared.clone();
         Box::pin(blocking(move || {
             // The part first: it can only be smaller than the whole that is asked for later.
-            let through = after.map_or(Ok(0), |after| reader::count_through(&shared, target, after))?;
+            let before = || Ok(shared.start().count(target));
+            let through = after.map_or_else(before, |after| reader::count_through(&shared, target, after))?;
             Ok(shared.count(target).saturating_sub(through))
         }))
     }

@@ -202,7 +202,11 @@ fn with_facts(row: EventRow, facts: &Facts) -> EventRow {
             ..row
         },
         // What these say is in the body; no column asks for it.
-        Facts::Started(_) | Facts::Stopping(_) | Facts::LaneClosed(_) | Facts::Checkpoint(_) => row,
+        Facts::Started(_)
+        | Facts::Stopping(_)
+        | Facts::LaneClosed(_)
+        | Facts::Checkpoint(_)
+        | Facts::Retention(_) => row,
     }
 }
 
@@ -386,7 +390,8 @@ pub fn call_step(decoded: &Decoded) -> Option<CallStep> {
         | Facts::Started(_)
         | Facts::Stopping(_)
         | Facts::LaneClosed(_)
-        | Facts::Checkpoint(_) => None,
+        | Facts::Checkpoint(_)
+        | Facts::Retention(_) => None,
     }
 }
 
@@ -396,7 +401,7 @@ mod tests {
     use crate::base::{Category, sha256};
     use crate::event::{
         AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, KeyCreated, KeyRevoked,
-        LaneClosed, LaneHead, Outcome, Started, Stopping, SystemCheckpoint, Topic, Transport,
+        LaneClosed, LaneHead, Outcome, Retention, RowsCut, Started, Stopping, SystemCheckpoint, Topic, Transport,
     };
     use crate::log::{Frame, Position, Stored};
 
@@ -512,6 +517,12 @@ mod tests {
                 Facts::LaneClosed(LaneClosed { lane_incarnation: Uuid::from_u128(5), head })
             }
             Kind::SystemCheckpoint => Facts::Checkpoint(SystemCheckpoint { heads: vec![head] }),
+            Kind::SystemRetention => Facts::Retention(Retention::Rows(RowsCut {
+                projection: "audit".into(),
+                version: 1,
+                months: vec!["2026-01".into()],
+                before: Timestamp::from_micros(1_769_904_000_000_000),
+            })),
         }
     }
 

@@ -3,6 +3,7 @@
 mod damage;
 mod durability;
 mod read;
+mod retention;
 mod room;
 mod simulation;
 mod tear;
