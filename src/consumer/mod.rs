@@ -8,6 +8,7 @@ mod batch;
 pub mod lane;
 mod lease;
 mod metrics;
+mod passed;
 mod sort;
 mod state;
 mod status;
@@ -15,5 +16,6 @@ mod worker;
 
 pub(crate) use batch::REJECTED;
 pub use metrics::Metrics;
+pub use passed::behind;
 pub use status::{StoreState, StoreStatus};
 pub use worker::{Options, Pools, Worker};

@@ -32,6 +32,8 @@ pub struct Stats {
     pub segments: Gauge,
     /// Segments that were dropped for their age since the log was opened.
     pub dropped_segments: Counter,
+    /// The clock of the oldest record that is kept, seconds since 1970, as last looked at; 0 before that.
+    pub oldest_record_seconds: Gauge<f64, AtomicU64>,
     /// 1 when the log failed and does not accept until it is opened again.
     pub failed: Gauge,
 }
@@ -50,6 +52,7 @@ impl Default for Stats {
             watermark_bytes: Gauge::default(),
             segments: Gauge::default(),
             dropped_segments: Counter::default(),
+            oldest_record_seconds: Gauge::default(),
             failed: Gauge::default(),
         }
     }
@@ -69,6 +72,8 @@ impl Stats {
         log.register("watermark_bytes", "The durable end of the log", self.watermark_bytes.clone());
         log.register("segments", "Segment files", self.segments.clone());
         log.register("dropped_segments", "Segments dropped for their age", self.dropped_segments.clone());
+        let oldest = self.oldest_record_seconds.clone();
+        log.register("oldest_record_timestamp_seconds", "The clock of the oldest record that is kept", oldest);
         log.register("failed", "1 when the log failed and must be opened again", self.failed.clone());
     }
 }

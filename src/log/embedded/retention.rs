@@ -435,16 +435,21 @@ impl EmbeddedLog {
         blocking(move || carry_out(&shared, cut)).await
     }
 
-    /// The clock of the first event that is kept; `None` in an empty log.
+    /// The clock of the first event that is kept, also as a metric; `None` in an empty log.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`DropError::Read`].
     pub async fn oldest_recorded_at(&self) -> Result<Option<Timestamp>, DropError> {
         let shared = self.shared.clone();
         let look = move || {
             let end = shared.published.borrow().end;
             let (base, limit) = shared.segment_of(shared.start().first(), end);
-            first_recorded_at(&shared, base, limit).map_err(DropError::Read)
+            let oldest = first_recorded_at(&shared, base, limit)?;
+            if let Some(at) = oldest {
+                #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 fit a float to the microsecond")]
+                shared.stats.oldest_record_seconds.set(at.as_micros() as f64 / 1e6);
+            }
+            Ok(oldest)
         };
         blocking(look).await
     }

@@ -1,0 +1,209 @@
+//! Drops what is too old: segments of the log that every projection is past, and whole months of audit rows.
+//!
+//! What is dropped is said first, in a `system.retention` event that is durable before anything is gone. Whenever it is not
+//! certain that nobody needs something any more, it stays.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use super::system;
+use crate::base::Timestamp;
+use crate::config::Config;
+use crate::consumer;
+use crate::db::{Postgres, Role};
+use crate::event::{LogCut, Retention as Fact, RowsCut, TopicPartition};
+use crate::log::embedded::{DropError, EmbeddedLog};
+use crate::log::{Lanes, Log, Position, RecordError};
+use crate::projection::AuditProjection;
+
+/// Segments of one cut: its event stays far below the limit of a body.
+const SEGMENTS_MAX: usize = 64;
+
+const DAY_MICROS: i64 = 86_400_000_000;
+
+/// What is counted.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Metrics {
+    refused: Counter,
+    blocked: Gauge,
+    dropped_months: Counter,
+}
+
+impl Metrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let retention = registry.sub_registry_with_prefix("annals_retention");
+        retention.register(
+            "refused",
+            "Old segments that were kept because a projection is not past them, or that is not known",
+            metrics.refused.clone(),
+        );
+        retention.register("blocked", "1 while old segments are kept for that", metrics.blocked.clone());
+        retention.register("dropped_months", "Months of audit rows dropped", metrics.dropped_months.clone());
+        metrics
+    }
+}
+
+/// Why nothing was dropped, though it is old.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("the store is not there yet, so nobody knows how far its projections are")]
+    NoStore,
+    #[error("Postgres does not say how far its projections are: {0}")]
+    Unknown(sqlx::Error),
+    #[error("{first}{more}", more = if *.more == 0 { String::new() } else { format!(", and {} more", .more) })]
+    Behind { first: String, more: usize },
+    #[error("what is to be dropped could not be recorded: {0}")]
+    Unrecorded(#[from] RecordError),
+    #[error(transparent)]
+    Log(#[from] DropError),
+    #[error("the rows cannot be dropped: {0}")]
+    Rows(sqlx::Error),
+}
+
+/// See the module.
+pub(super) struct Retention {
+    pub(super) log: Arc<EmbeddedLog>,
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) postgres: Arc<OnceLock<Postgres>>,
+    pub(super) metrics: Metrics,
+    log_days: Option<u32>,
+    rows_days: Option<u32>,
+    interval: Duration,
+    /// What stands in the way now, in words.
+    blocked: Mutex<Option<String>>,
+}
+
+impl Retention {
+    pub(super) fn new(
+        config: &Config,
+        log: Arc<EmbeddedLog>,
+        lanes: Arc<Lanes>,
+        postgres: Arc<OnceLock<Postgres>>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            log,
+            lanes,
+            postgres,
+            metrics,
+            log_days: config.log.retention_days,
+            rows_days: config.projection.retention_days,
+            interval: Duration::from_millis(config.log.retention_interval_ms),
+            blocked: Mutex::default(),
+        }
+    }
+
+    /// Looks at once and then at the configured interval, until `stop` fires. A drop that has begun is finished.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        loop {
+            self.round(&stop).await;
+            if stop.run_until_cancelled(tokio::time::sleep(self.interval)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn round(&self, stop: &CancellationToken) {
+        if let Err(error) = self.drop_rows().await {
+            tracing::warn!(error = %error, "old audit rows stay");
+        }
+        let result = self.drop_segments(stop).await;
+        self.say(result.err());
+        if let Err(error) = self.log.oldest_recorded_at().await {
+            tracing::warn!(error = %error, "the oldest record of the log cannot be read");
+        }
+    }
+
+    fn say(&self, refused: Option<Refused>) {
+        let text = refused.map(|refused| refused.to_string());
+        self.metrics.blocked.set(i64::from(text.is_some()));
+        let mut blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cause) = &text {
+            self.metrics.refused.inc();
+            if *blocked != text {
+                tracing::warn!(cause, "segments that are old enough to be dropped stay");
+            }
+        } else if blocked.is_some() {
+            tracing::info!("nothing keeps old segments any more");
+        }
+        *blocked = text;
+    }
+
+    fn older_than(&self, days: u32) -> Timestamp {
+        self.lanes.clock().now().plus_micros(-i64::from(days) * DAY_MICROS)
+    }
+
+    async fn drop_segments(&self, stop: &CancellationToken) -> Result<(), Refused> {
+        let Some(days) = self.log_days else { return Ok(()) };
+        let (mut segments_max, mut refused) = (SEGMENTS_MAX, Ok(()));
+        while !stop.is_cancelled() {
+            let Some(cut) = self.log.plan_drop(self.older_than(days), segments_max).await? else { break };
+            refused = self.passed(&cut).await;
+            if refused.is_ok() {
+                system::retention(&self.lanes, Fact::Log(cut.clone())).await?;
+                let (first, segments) = (cut.first, cut.segments.len());
+                self.log.drop_segments(cut).await?;
+                tracing::info!(log.first = first, segments, "old segments of the log were dropped");
+            } else if cut.segments.len() > 1 {
+                // Perhaps the oldest ones are passed.
+                segments_max = cut.segments.len() / 2;
+            } else {
+                break;
+            }
+        }
+        refused
+    }
+
+    /// Whether every projection has applied all that the cut drops.
+    async fn passed(&self, cut: &LogCut) -> Result<(), Refused> {
+        let postgres = self.postgres.get().ok_or(Refused::NoStore)?;
+        let from = cut.segments.first().map_or(cut.first, |segment| segment.base);
+        // What lies before was checked when it was dropped.
+        let tails = cut.tails.iter().filter(|tail| tail.position >= from);
+        let ends: Vec<(TopicPartition, Position)> = tails
+            .map(|tail| {
+                let target = TopicPartition { topic: tail.topic, partition: tail.partition };
+                (target, Position(tail.position))
+            })
+            .collect();
+        let pool = postgres.pool(Role::Writer);
+        let behind = consumer::behind(&pool, self.log.id(), &ends).await;
+        pool.close().await;
+        let mut behind = behind.map_err(Refused::Unknown)?.into_iter();
+        match behind.next() {
+            None => Ok(()),
+            Some(first) => Err(Refused::Behind { first, more: behind.len() }),
+        }
+    }
+
+    async fn drop_rows(&self) -> Result<(), Refused> {
+        let (Some(days), Some(postgres)) = (self.rows_days, self.postgres.get()) else { return Ok(()) };
+        let pool = postgres.pool(Role::Owner);
+        let dropped = self.drop_months(&pool, self.older_than(days)).await;
+        pool.close().await;
+        dropped
+    }
+
+    async fn drop_months(&self, owner: &sqlx::PgPool, older_than: Timestamp) -> Result<(), Refused> {
+        let old = AuditProjection::months_before(owner, older_than).await.map_err(Refused::Rows)?;
+        let Some(before) = old.iter().map(|month| month.ends).max() else { return Ok(()) };
+        let months: Vec<String> = old.into_iter().map(|month| month.name).collect();
+        let cut = RowsCut {
+            projection: AuditProjection::NAME.into(),
+            version: AuditProjection::VERSION.unsigned_abs(),
+            months: months.clone(),
+            before,
+        };
+        system::retention(&self.lanes, Fact::Rows(cut)).await?;
+        AuditProjection::drop_months(owner, before).await.map_err(Refused::Rows)?;
+        self.metrics.dropped_months.inc_by(months.len() as u64);
+        tracing::info!(months = months.join(", "), "old months of audit rows were dropped");
+        Ok(())
+    }
+}
