@@ -208,9 +208,7 @@ impl Front<'_> {
             services.postgres.running(),
             services.retention_metrics.clone(),
         );
-        services
-            .background
-            .spawn("retention", retention.run(services.background.cancel_token().clone()));
+        services.background.spawn("retention", retention.run(services.background.cancel_token().clone()));
         let url = format!("http://{address}");
         let run_file = node.data_dir.run_file();
         let run = RunFile {

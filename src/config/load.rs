@@ -321,7 +321,9 @@ mod tests {
             other => panic!("{other}"),
         };
         // Rows that are kept for ever need a log that is.
-        assert!(refused("retention_days: 400", "").contains("keeps audit rows for ever: set that to at most 400"));
+        assert!(
+            refused("retention_days: 400", "").contains("keeps audit rows for ever: set that to at most 400")
+        );
         assert!(refused("retention_days: 29", "retention_days: 30").contains("set it to at least 30"));
         assert_eq!(with("retention_days: 30", "retention_days: 30").unwrap(), (Some(30), Some(30)));
         assert_eq!(with("", "retention_days: 30").unwrap(), (None, Some(30)));

@@ -60,9 +60,10 @@ impl<'a> Applier<'a> {
         projection: &'a dyn Projection,
         start: &LogStart,
     ) -> Self {
-        let before = start.heads.iter().map(|head| {
-            ((head.target, head.incarnation), Head { seq: head.seq, link: head.link })
-        });
+        let before = start
+            .heads
+            .iter()
+            .map(|head| ((head.target, head.incarnation), Head { seq: head.seq, link: head.link }));
         Self { writer, me, projection, heads: HashMap::new(), before: before.collect() }
     }
 

@@ -496,7 +496,11 @@ impl Loop {
             "rows of events recorded up to {through} cannot be built in {partitions} partitions: the log starts at \
              position {first}, what was before was dropped for its age"
         );
-        tracing::warn!(detail, projection.name = self.shared.me.projection, "a projection begins behind a log's start");
+        tracing::warn!(
+            detail,
+            projection.name = self.shared.me.projection,
+            "a projection begins behind a log's start"
+        );
         Some(detail)
     }
 

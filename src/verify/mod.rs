@@ -6,6 +6,7 @@ mod calls;
 mod keys;
 mod lanes;
 mod report;
+mod retention;
 mod rows;
 mod state;
 
@@ -13,7 +14,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::db::{Postgres, Role};
-use crate::event::{DecodeError, Decoded, Facts};
+use crate::event::{DecodeError, Decoded, Facts, Retention};
 use crate::log::embedded::{Scanned, ScannedItem, Scanner};
 use crate::log::{LogId, ReadError, Stored};
 
@@ -21,6 +22,7 @@ use calls::CallBook;
 use keys::KeyBook;
 use lanes::{LaneBook, Stated};
 use report::Findings;
+use retention::StartCheck;
 use rows::{Judged, RowCheck};
 
 pub use report::{Finding, FindingKind, Range, Report, Rows};
@@ -30,6 +32,9 @@ const BATCH_EVENTS_MAX: usize = 1_000;
 
 /// Body bytes in one comparison at most, but for the last event's.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Times that it begins anew when the log's start moves on while it reads.
+const TRIES: usize = 3;
 
 /// Told the bytes read and the bytes there are.
 pub type Progress = Box<dyn Fn(u64, u64) + Send + Sync>;
@@ -66,11 +71,17 @@ pub enum Error {
 /// [`Error`] when there is no log, or Postgres fails.
 pub async fn run(options: Options<'_>) -> Result<Report, Error> {
     let pool = options.postgres.filter(|_| !options.log_only).map(|postgres| postgres.pool(Role::Reader));
-    let mut verifier = Verifier { log_dir: options.log_dir, ..Verifier::default() };
-    if let Some(pool) = &pool {
-        verifier.rows = Some(RowCheck::begin(pool).await?);
-    }
-    let report = verifier.run(&options.progress).await;
+    let mut tries = 1;
+    let report = loop {
+        let mut verifier = Verifier { log_dir: options.log_dir.clone(), ..Verifier::default() };
+        if let Some(pool) = &pool {
+            verifier.rows = Some(RowCheck::begin(pool).await?);
+        }
+        match verifier.run(&options.progress).await {
+            Err(Error::Log(ReadError::Dropped { .. })) if tries < TRIES => tries += 1,
+            report => break report,
+        }
+    };
     if let Some(pool) = pool {
         pool.close().await;
     }
@@ -87,6 +98,7 @@ struct Verifier {
     lanes: LaneBook,
     calls: CallBook,
     keys: KeyBook,
+    start: StartCheck,
     rows: Option<RowCheck>,
     found: Vec<Finding>,
     findings: Findings,
@@ -107,14 +119,21 @@ impl Verifier {
         };
         let total = scanner.bytes_total();
         self.log_id = Some(scanner.log_id());
+        self.start = StartCheck::of(&scanner);
+        let start = scanner.start();
+        self.lanes.begin(start);
+        self.calls.begin(start);
         if let Some(rows) = &mut self.rows {
+            rows.begin_at(&scanner);
             rows.load(scanner.log_id(), &mut self.found).await?;
+            rows.count_older(&mut self.found).await?;
         }
+        let first = start.first.0;
         loop {
             let step = blocking(move || read(scanner)).await?;
             scanner = step.scanner;
             if let Some(last) = step.items.last() {
-                progress(last.position.0, total);
+                progress(last.position.0 - first, total);
             }
             self.take(step.items).await?;
             match step.end {
@@ -199,6 +218,7 @@ impl Verifier {
                 self.calls.add(&stored, &decoded, &mut self.found);
                 self.keys.add(&stored, &decoded);
                 self.check_started(&stored, &decoded.facts);
+                self.retention(&stored, &decoded.facts);
                 Some(decoded)
             }
             Err(error) => {
@@ -223,10 +243,24 @@ impl Verifier {
         }
     }
 
+    fn retention(&mut self, stored: &Stored, facts: &Facts) {
+        match facts {
+            Facts::Retention(Retention::Log(cut)) => self.start.add(stored, cut),
+            Facts::Retention(Retention::Rows(cut)) => {
+                if let Some(rows) = &mut self.rows {
+                    rows.vouch(cut);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// `whole` when the log could be read to its end.
     async fn finish(mut self, whole: bool) -> Result<Report, Error> {
         if whole {
             self.lanes.finish(&mut self.found, &mut self.notes);
+            self.start.finish(&mut self.found, &mut self.notes);
+            self.calls.note(&mut self.notes);
             let late = self.lanes.take_late();
             if !late.is_empty() {
                 let dir = self.log_dir.clone();
@@ -246,6 +280,8 @@ impl Verifier {
                 state::compare(&mut rows, &mut self.found).await?;
                 self.keys.compare(&mut rows, &mut self.found).await?;
             }
+            self.findings.count(rows.unlisted);
+            rows.note(&mut self.notes);
             counts = Some(rows.counts);
             rows.tx.rollback().await?;
         }

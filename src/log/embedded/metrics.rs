@@ -73,7 +73,11 @@ impl Stats {
         log.register("segments", "Segment files", self.segments.clone());
         log.register("dropped_segments", "Segments dropped for their age", self.dropped_segments.clone());
         let oldest = self.oldest_record_seconds.clone();
-        log.register("oldest_record_timestamp_seconds", "The clock of the oldest record that is kept", oldest);
+        log.register(
+            "oldest_record_timestamp_seconds",
+            "The clock of the oldest record that is kept",
+            oldest,
+        );
         log.register("failed", "1 when the log failed and must be opened again", self.failed.clone());
     }
 }

@@ -19,6 +19,9 @@ use crate::log::{LogId, LogStart, Position, ReadError, StartHead};
 /// Bytes of a segment that are read at once for its digest.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// A cut is not made larger beyond this, so that looking at it takes a moment only.
+const CUT_BYTES: u64 = 256 << 20;
+
 /// Segments were not dropped. Nothing that the log still names is gone.
 #[derive(Debug, thiserror::Error)]
 pub enum DropError {
@@ -157,7 +160,8 @@ impl Start {
             return Ok(());
         }
         let first = self.first();
-        let mut old: Vec<String> = bases.iter().filter(|&&base| base < first).map(|&base| segment::name(base)).collect();
+        let mut old: Vec<String> =
+            bases.iter().filter(|&&base| base < first).map(|&base| segment::name(base)).collect();
         // An index may be written while its segment is dropped.
         let is_old = |name: &String| name.ends_with(".idx") && *name < index_name(first);
         old.extend(storage.list()?.into_iter().filter(is_old));
@@ -251,6 +255,9 @@ pub(super) fn plan(
         tails.extend(survey.tails);
         segments.push(survey.segment);
         first = Some(next);
+        if next - start.first() >= CUT_BYTES {
+            break;
+        }
     }
     let (Some(first), Some(recorded_through)) = (first, through) else { return Ok(None) };
     let header = FirstHeader::read(&shared.storage, shared.id, first)?;
@@ -296,7 +303,8 @@ fn survey(shared: &Shared, base: u64, end: u64) -> Result<Survey, ReadError> {
             Step::Frame(framed) => match framed.item {
                 Item::Event(event) => {
                     records += 1;
-                    oldest = Some(oldest.map_or(event.recorded_at, |at: Timestamp| at.min(event.recorded_at)));
+                    oldest =
+                        Some(oldest.map_or(event.recorded_at, |at: Timestamp| at.min(event.recorded_at)));
                     newest = newest.max(Some(event.recorded_at));
                     tails.insert(event.target, (Position(framed.position), event.link));
                 }
@@ -357,9 +365,7 @@ pub(super) fn carry_out(shared: &Shared, cut: LogCut) -> Result<(), DropError> {
         Ok(_) | Err(_) => None,
     };
     let Some(next) = next else { return Err(stale) };
-    let write = || {
-        shared.storage.replace(ANCHOR, &bytes).map_err(|error| failed(shared, ANCHOR, &error))
-    };
+    let write = || shared.storage.replace(ANCHOR, &bytes).map_err(|error| failed(shared, ANCHOR, &error));
     let early = planted::armed("dropped_before_anchor");
     if !early {
         write()?;
@@ -446,7 +452,10 @@ impl EmbeddedLog {
             let (base, limit) = shared.segment_of(shared.start().first(), end);
             let oldest = first_recorded_at(&shared, base, limit)?;
             if let Some(at) = oldest {
-                #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 fit a float to the microsecond")]
+                #[expect(
+                    clippy::cast_precision_loss,
+                    reason = "seconds since 1970 fit a float to the microsecond"
+                )]
                 shared.stats.oldest_record_seconds.set(at.as_micros() as f64 / 1e6);
             }
             Ok(oldest)

@@ -401,7 +401,8 @@ mod tests {
     use crate::base::{Category, sha256};
     use crate::event::{
         AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, KeyCreated, KeyRevoked,
-        LaneClosed, LaneHead, Outcome, Retention, RowsCut, Started, Stopping, SystemCheckpoint, Topic, Transport,
+        LaneClosed, LaneHead, Outcome, Retention, RowsCut, Started, Stopping, SystemCheckpoint, Topic,
+        Transport,
     };
     use crate::log::{Frame, Position, Stored};
 

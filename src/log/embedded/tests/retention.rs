@@ -144,7 +144,8 @@ async fn readers_and_counts_know_what_was_dropped() {
     for partition in 0..3 {
         let of: Vec<&Stored> =
             written.iter().filter(|stored| stored.frame.target == target(partition)).collect();
-        let (old, kept): (Vec<&Stored>, Vec<&Stored>) = of.iter().partition(|stored| stored.position < cut_at);
+        let (old, kept): (Vec<&Stored>, Vec<&Stored>) =
+            of.iter().partition(|stored| stored.position < cut_at);
         assert_eq!(log.count_after(target(partition), None).await.unwrap(), kept.len() as u64);
         let (last, earlier) = old.split_last().unwrap();
         // The last one before the cut: what comes next is there.
@@ -300,8 +301,7 @@ fn drop_stopped_at(disk: &Disk, options: &Options, written: &[Stored], operation
     }
     let names: BTreeSet<String> = storage().list().unwrap().into_iter().collect();
     let kept = super::super::segment::name(cut.first);
-    let old: Vec<&String> =
-        names.iter().filter(|name| name.ends_with("seg") && **name < kept).collect();
+    let old: Vec<&String> = names.iter().filter(|name| name.ends_with("seg") && **name < kept).collect();
     assert!(old.is_empty(), "{operation}: {old:?} stay behind");
     drop(log);
     assert_eq!(scan_storage(storage()), rest);
