@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use super::system;
-use crate::base::Timestamp;
+use crate::base::{Timestamp, planted};
 use crate::config::Config;
 use crate::consumer;
 use crate::db::{Postgres, Role};
@@ -77,6 +77,18 @@ pub(super) struct Retention {
     interval: Duration,
     /// What stands in the way now, in words.
     blocked: Mutex<Option<String>>,
+}
+
+/// Drops the segments of `cut` once it is durable on the log that they are dropped.
+async fn say_and_drop(log: &EmbeddedLog, lanes: &Lanes, cut: LogCut) -> Result<(), Refused> {
+    let (first, segments) = (cut.first, cut.segments.len());
+    let said = system::retention(lanes, Fact::Log(cut.clone())).await;
+    if !planted::armed("dropped_before_event") {
+        said?;
+    }
+    log.drop_segments(cut).await?;
+    tracing::info!(log.first = first, segments, "old segments of the log were dropped");
+    Ok(())
 }
 
 impl Retention {
@@ -146,10 +158,7 @@ impl Retention {
             let Some(cut) = self.log.plan_drop(self.older_than(days), segments_max).await? else { break };
             refused = self.passed(&cut).await;
             if refused.is_ok() {
-                system::retention(&self.lanes, Fact::Log(cut.clone())).await?;
-                let (first, segments) = (cut.first, cut.segments.len());
-                self.log.drop_segments(cut).await?;
-                tracing::info!(log.first = first, segments, "old segments of the log were dropped");
+                say_and_drop(&self.log, &self.lanes, cut).await?;
             } else if cut.segments.len() > 1 {
                 // Perhaps the oldest ones are passed.
                 segments_max = cut.segments.len() / 2;
@@ -205,5 +214,66 @@ impl Retention {
         self.metrics.dropped_months.inc_by(months.len() as u64);
         tracing::info!(months = months.join(", "), "old months of audit rows were dropped");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::base::{Clock, SystemClock};
+    use crate::event::{Decoded, Facts, Topic};
+    use crate::log::embedded::{Options, ScannedItem, Scanner};
+
+    /// A year ago.
+    struct LastYear;
+
+    impl Clock for LastYear {
+        fn now(&self) -> Timestamp {
+            SystemClock.now().plus_micros(-365 * DAY_MICROS)
+        }
+
+        fn monotonic(&self) -> Instant {
+            SystemClock.monotonic()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_dropped_is_said_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            dir: dir.path().join("log"),
+            segment_bytes: 16 * 1024,
+            in_flight_records_max: 16,
+            in_flight_bytes_max: 8 * 1024,
+            reserve_wait: Duration::from_secs(30),
+        };
+        let (log, _) = EmbeddedLog::open(options.clone(), Arc::new(SystemClock)).unwrap();
+        let lanes = |clock: Arc<dyn Clock>| Lanes::new(Arc::clone(&log) as Arc<dyn Log>, clock, "default");
+        let old = lanes(Arc::new(LastYear));
+        for _ in 0..60 {
+            system::checkpoint(&old).await.unwrap();
+        }
+        let cut = log.plan_drop(SystemClock.now(), 64).await.unwrap().unwrap();
+        // What cannot be said is not done.
+        old.end(|_| true);
+        let refused = say_and_drop(&log, &old, cut.clone()).await.unwrap_err();
+        assert!(matches!(refused, Refused::Unrecorded(_)), "{refused}");
+        assert_eq!(log.start().first, Position(0), "nothing is dropped");
+        let now = lanes(Arc::new(SystemClock));
+        say_and_drop(&log, &now, cut.clone()).await.unwrap();
+        assert_eq!(log.start().first, Position(cut.first));
+        let mut scanner = Scanner::open(&options.dir).unwrap();
+        let mut said = Vec::new();
+        while let Some(scanned) = scanner.next().unwrap() {
+            if let ScannedItem::Event(stored) = scanned.item
+                && let Facts::Retention(fact) =
+                    Decoded::read(Topic::System, &stored.frame.body).unwrap().facts
+            {
+                said.push(fact);
+            }
+        }
+        assert_eq!(said, [Fact::Log(cut)]);
     }
 }
