@@ -204,7 +204,7 @@ impl RowCheck {
 
     /// Rows that are missing are a fault, unless the log says that they were dropped.
     fn settle_missing(&mut self, found: &mut Vec<Finding>) {
-        let before = self.vouched.map(|before| before.to_offset());
+        let before = self.vouched.map(Timestamp::to_offset);
         let before = before.map(|before| (before.year(), u8::from(before.month())));
         for (month, missing) in std::mem::take(&mut self.missing) {
             if before.is_some_and(|before| month < before) {

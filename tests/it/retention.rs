@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use annals::base::{Clock, SystemClock, Timestamp};
 use annals::consumer::{self, StoreState};
 use annals::db::{Postgres, Role};
-use annals::event::{Facts, Kind, LogCut, Personal, Requested, Retention, Started, TopicPartition};
+use annals::event::{
+    Facts, Kind, LaneClosed, LogCut, Personal, Requested, Retention, Started, Topic, TopicPartition,
+};
 use annals::log::embedded::{EmbeddedLog, Options};
 use annals::log::{Lanes, Log, Position, Receipt};
 use annals::verify::{self, Report};
@@ -170,6 +172,40 @@ async fn a_cut_that_was_said_and_not_made_changes_nothing() {
     assert_eq!(past.drop_older(30).await, cut, "the next try says the same again");
     let report = verify_log(&log_dir).await;
     assert!(report.is_clean(), "{report}");
+}
+
+#[tokio::test]
+async fn lanes_that_ended_before_the_cut_and_were_marked_behind_it_are_no_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let log_dir = dir.path().join("log");
+    let past = Past::begin(&log_dir, 100).await;
+    past.calls(10).await;
+    let lane_incarnation = past.lanes.incarnation();
+    let close = |head| Facts::LaneClosed(LaneClosed { lane_incarnation, head });
+    let (own, others): (Vec<_>, Vec<_>) =
+        past.lanes.heads().into_iter().partition(|head| head.topic == Topic::System);
+    assert_eq!(own.len(), 1);
+    for head in others {
+        past.record(&close(head), "i").await;
+    }
+    for head in past.lanes.heads().into_iter().filter(|head| head.topic == Topic::System) {
+        past.record(&close(head), "i").await;
+    }
+    // The next start works for long before it comes to the mark.
+    let clock = Arc::clone(&past.clock) as Arc<dyn Clock>;
+    let lanes = Lanes::new(Arc::clone(&past.log) as Arc<dyn Log>, clock, "default");
+    let next = Past { lanes, log: Arc::clone(&past.log), clock: Arc::clone(&past.clock) };
+    next.calls(120).await;
+    next.days_ago(10);
+    next.calls(1).await;
+    next.log.mark_closed(lane_incarnation).await.unwrap();
+    next.calls(60).await;
+    let cut = next.drop_older(30).await;
+    let known = |head: &annals::log::StartHead| head.incarnation == lane_incarnation;
+    assert!(next.log.start().heads.iter().any(known), "the cut lies between the ends and the mark");
+    let report = verify_log(&log_dir).await;
+    assert!(report.is_clean(), "{report}");
+    assert_eq!((report.incarnations, report.range.first_position > Some(cut.first)), (1, true), "{report}");
 }
 
 /// A stand whose log has old records.
