@@ -4,7 +4,7 @@
 //! certain that nobody needs something any more, it stays.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -75,6 +75,8 @@ pub(super) struct Retention {
     log_days: Option<u32>,
     rows_days: Option<u32>,
     interval: Duration,
+    /// The clocks when it began.
+    began: (Timestamp, Instant),
     /// What stands in the way now, in words.
     blocked: Mutex<Option<String>>,
 }
@@ -99,6 +101,7 @@ impl Retention {
         postgres: Arc<OnceLock<Postgres>>,
         metrics: Metrics,
     ) -> Self {
+        let began = (lanes.clock().now(), lanes.clock().monotonic());
         Self {
             log,
             lanes,
@@ -107,6 +110,7 @@ impl Retention {
             log_days: config.log.retention_days,
             rows_days: config.projection.retention_days,
             interval: Duration::from_millis(config.log.retention_interval_ms),
+            began,
             blocked: Mutex::default(),
         }
     }
@@ -147,8 +151,12 @@ impl Retention {
         *blocked = text;
     }
 
+    /// A wall clock that jumps ahead makes nothing older: what counts is the time that passed since the start.
     fn older_than(&self, days: u32) -> Timestamp {
-        self.lanes.clock().now().plus_micros(-i64::from(days) * DAY_MICROS)
+        let (clock, (began, mark)) = (self.lanes.clock(), self.began);
+        let passed = clock.monotonic().saturating_duration_since(mark).as_micros();
+        let now = clock.now().min(began.plus_micros(i64::try_from(passed).unwrap_or(i64::MAX)));
+        now.plus_micros(-i64::from(days) * DAY_MICROS)
     }
 
     async fn drop_segments(&self, stop: &CancellationToken) -> Result<(), Refused> {
@@ -219,7 +227,7 @@ impl Retention {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::sync::atomic::{AtomicI64, Ordering};
 
     use super::*;
     use crate::base::{Clock, SystemClock};
@@ -237,6 +245,38 @@ mod tests {
         fn monotonic(&self) -> Instant {
             SystemClock.monotonic()
         }
+    }
+
+    /// A wall clock that somebody moves.
+    #[derive(Default)]
+    struct Moved(AtomicI64);
+
+    impl Clock for Moved {
+        fn now(&self) -> Timestamp {
+            SystemClock.now().plus_micros(self.0.load(Ordering::Relaxed) * DAY_MICROS)
+        }
+
+        fn monotonic(&self) -> Instant {
+            SystemClock.monotonic()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_jumps_ahead_makes_nothing_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config::default();
+        let options = Options::new(dir.path().join("log"), &config.log);
+        let (log, _) = EmbeddedLog::open(options, Arc::new(SystemClock)).unwrap();
+        let clock = Arc::new(Moved::default());
+        let lanes =
+            Lanes::new(Arc::clone(&log) as Arc<dyn Log>, Arc::clone(&clock) as Arc<dyn Clock>, "default");
+        let retention = Retention::new(&config, log, Arc::new(lanes), Arc::default(), Metrics::default());
+        let limit = |days: i64| SystemClock.now().plus_micros(-days * DAY_MICROS);
+        assert!(retention.older_than(30) > limit(31));
+        clock.0.store(400, Ordering::Relaxed);
+        assert!(retention.older_than(30) <= limit(30));
+        clock.0.store(-400, Ordering::Relaxed);
+        assert!(retention.older_than(30) <= limit(430));
     }
 
     #[tokio::test]

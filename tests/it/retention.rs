@@ -498,6 +498,7 @@ async fn segments_stay_until_the_projection_is_past_them() {
     let server = home.serve_front(&["--config", &config], &[]).await;
     let told = async {
         while !server.log_text().contains("no projection has a checkpoint yet") {
+            assert_eq!(metric(&server.metrics_url, "annals_log_dropped_segments_total").await, 0.0);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
