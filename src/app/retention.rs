@@ -24,6 +24,12 @@ use crate::projection::AuditProjection;
 /// Segments of one cut: its event stays far below the limit of a body.
 const SEGMENTS_MAX: usize = 64;
 
+/// How soon it looks again while the store is not there.
+const STORE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How soon it looks again while old segments are kept for a projection.
+const BLOCKED_INTERVAL: Duration = Duration::from_secs(60);
+
 const DAY_MICROS: i64 = 86_400_000_000;
 
 /// What is counted.
@@ -119,10 +125,23 @@ impl Retention {
     pub(super) async fn run(self, stop: CancellationToken) {
         loop {
             self.round(&stop).await;
-            if stop.run_until_cancelled(tokio::time::sleep(self.interval)).await.is_none() {
+            if stop.run_until_cancelled(tokio::time::sleep(self.wait())).await.is_none() {
                 return;
             }
         }
+    }
+
+    /// What stands in the way now may soon be gone: the store starts, a projection catches up.
+    fn wait(&self) -> Duration {
+        let blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let soon = if self.postgres.get().is_none() {
+            STORE_INTERVAL
+        } else if blocked {
+            BLOCKED_INTERVAL
+        } else {
+            self.interval
+        };
+        soon.min(self.interval)
     }
 
     async fn round(&self, stop: &CancellationToken) {
