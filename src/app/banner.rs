@@ -3,6 +3,15 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+/// What is said when the banner has to wait for the audit store.
+pub(super) fn early(url: &str) -> String {
+    format!(
+        "Annals {} takes calls and records them at {url}/mcp\n\
+         The audit store is still starting; {url}/readyz tells. The rest follows when it is up.\n\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
 /// What the banner is made of.
 pub(super) struct Banner<'a> {
     pub(super) url: &'a str,

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::DataDir;
 use super::system::{self, OpenLane};
-use crate::base::{Clock, SystemClock};
+use crate::base::{Clock, SystemClock, planted};
 use crate::config::Config;
 use crate::event::LaneHead;
 use crate::log::embedded::{EmbeddedLog, OpenError, Options};
@@ -47,6 +47,25 @@ pub enum NodeError {
     Close(#[from] AppendError),
 }
 
+/// Each outage of the log has its `system.gap`.
+fn tell_of_outages(log: &EmbeddedLog, lanes: &Arc<Lanes>) {
+    // Not kept alive by the log, which the lanes hold.
+    let lanes = Arc::downgrade(lanes);
+    let runtime = tokio::runtime::Handle::current();
+    log.on_recovery(Box::new(move |outage, room| {
+        if planted::armed("gap_untold") {
+            return;
+        }
+        let Some(lanes) = lanes.upgrade() else { return };
+        let recorded = system::gap(&lanes, outage, room);
+        runtime.spawn(async move {
+            if let Err(error) = recorded.await {
+                tracing::error!(error = %error, "an outage of the log could not be recorded");
+            }
+        });
+    }));
+}
+
 impl Node {
     /// Opens the log in `root` and begins an incarnation for `command`.
     ///
@@ -71,6 +90,7 @@ impl Node {
             );
         }
         let lanes = Arc::new(Lanes::new(Arc::clone(&log) as Arc<dyn Log>, clock, &config.tenant));
+        tell_of_outages(&log, &lanes);
         system::started(&lanes, log.id(), command).await?;
         let open = recovered.unclosed.iter().map(|lane| OpenLane {
             incarnation: lane.incarnation,

@@ -307,6 +307,7 @@ mod tests {
             in_flight_records_max: 16,
             in_flight_bytes_max: 8 * 1024,
             reserve_wait: Duration::from_secs(30),
+            append_wait: Duration::from_secs(30),
         };
         let (log, _) = EmbeddedLog::open(options.clone(), Arc::new(SystemClock)).unwrap();
         let lanes = |clock: Arc<dyn Clock>| Lanes::new(Arc::clone(&log) as Arc<dyn Log>, clock, "default");

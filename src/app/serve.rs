@@ -36,8 +36,8 @@ const EXIT_MAX: Duration = Duration::from_millis(7_500);
 /// What Postgres gets of that, however long the rest took.
 const STORE_WAIT_MIN: Duration = Duration::from_millis(500);
 
-/// How long the banner waits for the store, which may have a first key to show.
-const BANNER_WAIT: Duration = Duration::from_secs(10);
+/// The banner waits for the store, which may have a first key to show. After this long a note says so.
+const NOTE_WAIT: Duration = Duration::from_secs(10);
 
 /// What `annals serve` was asked for.
 pub struct ServeOptions {
@@ -257,7 +257,7 @@ impl Front<'_> {
             Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes));
         let status = services.status.subscribe();
         let readiness = move || http::Readiness {
-            log_accepts: lanes.log().health() == crate::log::Health::Accepting,
+            log: lanes.log().health(),
             store: http::StoreState::from(status.borrow().state),
         };
         Ok(http::State {
@@ -294,20 +294,15 @@ async fn run_store(
         let (url, data_dir) = (ends.url.as_str(), ends.data_dir.as_path());
         Banner { url, metrics: ends.metrics, data_dir, first_key, sample: services.sample }.to_string()
     };
-    let mut printed = false;
-    let (postgres, first_key) = loop {
-        tokio::select! {
-            up = &mut bringing => break up?,
-            () = tokio::time::sleep(BANNER_WAIT), if !printed => {
-                tracing::warn!("calls are served; the store is still on its way");
-                print(&banner(None));
-                printed = true;
-            }
+    let (postgres, first_key) = tokio::select! {
+        up = &mut bringing => up?,
+        () = tokio::time::sleep(NOTE_WAIT) => {
+            tracing::warn!("calls are served; the store is still on its way");
+            print(&super::banner::early(&ends.url));
+            bringing.await?
         }
     };
-    if !printed || first_key.is_some() {
-        print(&banner(first_key.as_deref()));
-    }
+    print(&banner(first_key.as_deref()));
     store::keep_running(postgres, database, services.background.cancel_token().clone()).await;
     std::future::pending().await
 }

@@ -1,13 +1,13 @@
 //! What a process start says of itself: `system.started`, checkpoints of the lane heads, and the closing of lanes.
 
 use std::collections::BTreeMap;
-
 use uuid::Uuid;
 
 use crate::event::{
-    Facts, LaneClosed, LaneHead, Personal, Retention, Started, Stopping, SystemCheckpoint, Topic,
+    Event, Facts, Gap, LaneClosed, LaneHead, Personal, Retention, Started, Stopping, SystemCheckpoint, Topic,
 };
-use crate::log::{Lanes, LogId, Receipt, RecordError, Refusal};
+use crate::log::embedded::Outage;
+use crate::log::{Lanes, LogId, Receipt, RecordError, Refusal, Reservation};
 
 /// A lane that a dead incarnation left open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,12 +19,26 @@ pub(super) struct OpenLane {
 }
 
 async fn record(lanes: &Lanes, facts: &Facts) -> Result<Receipt, RecordError> {
+    lanes.record(event(lanes, facts)?).await
+}
+
+fn event(lanes: &Lanes, facts: &Facts) -> Result<Event, RecordError> {
     let key = lanes.incarnation().to_string();
-    let event = lanes
-        .draft()
-        .build(lanes.clock().now(), &key, facts, &Personal::default())
-        .map_err(|error| RecordError::Refused(Refusal::Failed(error.to_string())))?;
-    lanes.record(event).await
+    let built = lanes.draft().build(lanes.clock().now(), &key, facts, &Personal::default());
+    built.map_err(|error| RecordError::Refused(Refusal::Failed(error.to_string())))
+}
+
+/// Says that the log could not write for a while, in the room that the log set aside for it. The event is sequenced
+/// before this returns its future, so that it stands before all that is accepted afterwards.
+pub(super) fn gap(
+    lanes: &Lanes,
+    outage: Outage,
+    room: Reservation,
+) -> impl Future<Output = Result<Receipt, RecordError>> + Send + use<> {
+    let Outage { cause, detail, began_at, ended_at, refused, rewritten } = outage;
+    let facts = Facts::Gap(Gap { cause, detail, began_at, ended_at, refused, rewritten });
+    let recorded = event(lanes, &facts).map(|event| lanes.record_in(room, event));
+    async move { recorded?.await }
 }
 
 /// The first event of an incarnation.

@@ -127,7 +127,8 @@ impl Keys {
             | Facts::Stopping(_)
             | Facts::LaneClosed(_)
             | Facts::Checkpoint(_)
-            | Facts::Retention(_) => {}
+            | Facts::Retention(_)
+            | Facts::Gap(_) => {}
         }
     }
 

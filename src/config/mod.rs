@@ -56,7 +56,7 @@ pub struct Http {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Size at which a segment file is closed, bytes. Also how much is allocated ahead.
+    /// Size at which a segment file is closed, bytes. Also how much is allocated ahead, and how much of it is kept in memory.
     pub segment_bytes: u64,
     /// Records that may wait for their sync.
     pub in_flight_records_max: u32,
@@ -64,6 +64,9 @@ pub struct Log {
     pub in_flight_bytes_max: u64,
     /// How long an append waits for room before it is refused as busy, milliseconds.
     pub reserve_wait_ms: u64,
+    /// How long an append may wait for the disk before the caller is told that its fate is uncertain, milliseconds. When the
+    /// disk keeps the writer waiting that long, nothing new is accepted.
+    pub append_wait_ms: u64,
     /// Interval of `system.checkpoint` events, milliseconds.
     pub checkpoint_interval_ms: u64,
     /// How long records are kept, days; for ever when absent. At least `projection.retention_days`.
@@ -79,6 +82,7 @@ impl Default for Log {
             in_flight_records_max: 8_192,
             in_flight_bytes_max: 32 * 1024 * 1024,
             reserve_wait_ms: 2_000,
+            append_wait_ms: 5_000,
             checkpoint_interval_ms: 60_000,
             retention_days: None,
             retention_interval_ms: 3_600_000,

@@ -5,6 +5,7 @@
 mod limits;
 mod purpose;
 mod record;
+mod refusals;
 mod run;
 
 pub use limits::Limits;
@@ -96,6 +97,7 @@ struct Inner {
     limits: Limits,
     running: Arc<tokio::sync::Semaphore>,
     tasks: Tasks,
+    refusals: refusals::Refusals,
 }
 
 impl Dispatch {
@@ -104,7 +106,8 @@ impl Dispatch {
     #[must_use]
     pub fn new(lanes: Arc<Lanes>, toolbox: Arc<Toolbox>, limits: Limits, tasks: Tasks) -> Self {
         let running = Arc::new(tokio::sync::Semaphore::new(limits.calls_in_flight_max));
-        Self { inner: Arc::new(Inner { lanes, toolbox, limits, running, tasks }) }
+        let refusals = refusals::Refusals::default();
+        Self { inner: Arc::new(Inner { lanes, toolbox, limits, running, tasks, refusals }) }
     }
 
     /// The tools, for listing.

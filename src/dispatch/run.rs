@@ -129,36 +129,36 @@ async fn deny(inner: &Inner, record: &CallRecord, error: ToolError) -> Answer {
     let now = inner.lanes.clock().now();
     let ending = Ending::Denied(&error);
     let Some(event) = record.terminal(inner.lanes.draft(), now, &ending, u64::MAX) else {
-        return unavailable(&RecordError::Refused(Refusal::Failed("the event has no form".into())));
+        return unavailable(inner, &RecordError::Refused(Refusal::Failed("the event has no form".into())));
     };
     if planted::armed("denial_unrecorded") {
         return Answer::Denied(error);
     }
     match inner.lanes.record(event).await {
         Ok(_) => Answer::Denied(error),
-        Err(cause) => unavailable(&cause),
+        Err(cause) => unavailable(inner, &cause),
     }
 }
 
 async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) -> Answer {
     let Decided { record, prepared, permit } = decided;
     if inner.tasks.cancel_token().is_cancelled() {
-        return unavailable(&RecordError::Refused(Refusal::Closed));
+        return unavailable(&inner, &RecordError::Refused(Refusal::Closed));
     }
     let lanes = &inner.lanes;
     let timeout = i64::try_from(inner.limits.call_timeout.as_micros()).unwrap_or(i64::MAX);
     let deadline = request.received_at.plus_micros(timeout);
     let Some(intent) = record.intent(lanes.draft(), lanes.clock().now(), deadline) else {
-        return unavailable(&RecordError::Refused(Refusal::Failed("the event has no form".into())));
+        return unavailable(&inner, &RecordError::Refused(Refusal::Failed("the event has no form".into())));
     };
     // Room for the outcome is set aside now: a call that may run can always say how it ended.
     let bytes = intent.body.len() as u64;
     let mut room = match lanes.reserve(2, bytes + bytes + OUTCOME_EXTRA_BYTES).await {
         Ok(room) => room,
-        Err(cause) => return unavailable(&cause),
+        Err(cause) => return unavailable(&inner, &cause),
     };
     let Some(for_intent) = room.take(bytes) else {
-        return unavailable(&RecordError::Refused(Refusal::Busy));
+        return unavailable(&inner, &RecordError::Refused(Refusal::Busy));
     };
     let cancel = CancellationToken::new();
     let context = CallContext {
@@ -171,12 +171,38 @@ async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) 
     if planted::armed("run_before_intent") {
         drop(recorded);
     } else if let Err(cause) = recorded.await {
-        return unavailable(&cause);
+        if let RecordError::Uncertain(_) = cause {
+            end_unstarted(&inner, &record, room);
+        }
+        return unavailable(&inner, &cause);
     }
     // Started inside the future, so that a tool that panics at once is caught like one that panics later.
     let run = async move { prepared.run(context).await }.boxed();
     let ended = drive(&inner, &request, run, &cancel, permit).await;
     conclude(&inner, &record, room, ended).await
+}
+
+/// The intent may be written, late: then this end follows it. The order is fixed here, so nobody needs to wait.
+fn end_unstarted(inner: &Inner, record: &CallRecord, mut room: Reservation) {
+    if planted::armed("uncertain_intent_left_open") {
+        return;
+    }
+    let error = ToolError::new(
+        Category::Internal,
+        "log_unavailable",
+        "The audit log did not take the call in time; nothing was run.",
+        "Retry later.",
+    );
+    let now = inner.lanes.clock().now();
+    let event = record.terminal(inner.lanes.draft(), now, &Ending::Failed(&error), room.bytes());
+    let Some(reserved) = event.as_ref().and_then(|event| room.take(event.body.len() as u64)) else { return };
+    let Some(event) = event else { return };
+    let recorded = inner.lanes.record_in(reserved, event);
+    inner.tasks.spawn("end of a call that was not started", async move {
+        if let Err(cause) = recorded.await {
+            tracing::debug!(cause = %cause, "the end of a call that was not started may be written late");
+        }
+    });
 }
 
 /// What became of the tool.
@@ -263,8 +289,10 @@ fn unrecorded(cause: &str) -> Answer {
     ))
 }
 
-fn unavailable(cause: &RecordError) -> Answer {
-    tracing::warn!(cause = %cause, "a call was refused because the log does not accept");
+fn unavailable(inner: &Inner, cause: &RecordError) -> Answer {
+    if let Some(refused) = inner.refusals.one_more(inner.lanes.clock().monotonic()) {
+        tracing::warn!(cause = %cause, refused, "calls are refused because the log does not accept");
+    }
     let (code, message, retry_after_s) = match cause {
         RecordError::Refused(Refusal::Busy) => ("log_busy", "The audit log is busy; nothing was run.", 1),
         RecordError::Refused(Refusal::Full(_)) => {
@@ -273,7 +301,10 @@ fn unavailable(cause: &RecordError) -> Answer {
         RecordError::Refused(Refusal::Closed) => {
             ("shutting_down", "The server is stopping; nothing was run.", 5)
         }
-        RecordError::Refused(Refusal::Failed(_)) | RecordError::Uncertain(_) => {
+        RecordError::Refused(Refusal::Suspended(_)) | RecordError::Uncertain(_) => {
+            ("log_unavailable", "The audit log cannot write now; nothing was run.", 2)
+        }
+        RecordError::Refused(Refusal::Failed(_)) => {
             ("log_unavailable", "The audit log does not accept; nothing was run.", 30)
         }
     };

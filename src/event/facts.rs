@@ -401,6 +401,79 @@ pub struct RowsCut {
     pub before: Timestamp,
 }
 
+/// What kind of trouble kept a log from writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GapCause {
+    /// The device or the file system failed to read, write or sync.
+    Io,
+    /// Fewer bytes were written than were given.
+    ShortWrite,
+    /// No room is left on the device, or in a quota.
+    NoSpace,
+    /// The file system takes no writes.
+    ReadOnly,
+    /// A file of the log lost its name.
+    Missing,
+    /// Another file stands where one of the log's did.
+    Replaced,
+    /// A file of the log was cut or prolonged by somebody else.
+    Resized,
+    /// The log's directory is not there.
+    DirectoryMissing,
+    /// Another directory stands where the log's did.
+    DirectoryReplaced,
+}
+
+impl GapCause {
+    /// Every cause.
+    pub const ALL: &'static [Self] = &[
+        Self::Io,
+        Self::ShortWrite,
+        Self::NoSpace,
+        Self::ReadOnly,
+        Self::Missing,
+        Self::Replaced,
+        Self::Resized,
+        Self::DirectoryMissing,
+        Self::DirectoryReplaced,
+    ];
+
+    /// As events, metrics and `/readyz` show it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Io => "io",
+            Self::ShortWrite => "short_write",
+            Self::NoSpace => "no_space",
+            Self::ReadOnly => "read_only",
+            Self::Missing => "missing",
+            Self::Replaced => "replaced",
+            Self::Resized => "resized",
+            Self::DirectoryMissing => "directory_missing",
+            Self::DirectoryReplaced => "directory_replaced",
+        }
+    }
+}
+
+/// `system.gap`: for a while the log could not write. Nothing that was acknowledged is lost, and what was sequenced before
+/// or meanwhile stands before this event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Gap {
+    /// What kind of trouble it was, as first seen.
+    pub cause: GapCause,
+    /// What the system said.
+    pub detail: String,
+    /// When it was noticed.
+    pub began_at: Timestamp,
+    /// When everything was written.
+    pub ended_at: Timestamp,
+    /// Requests for room in the log that were refused: each is a call, or another decision, that did not happen.
+    pub refused: u64,
+    /// Events that were written late.
+    pub rewritten: u64,
+}
+
 /// The facts of every type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Facts {
@@ -426,6 +499,8 @@ pub enum Facts {
     Checkpoint(SystemCheckpoint),
     /// `system.retention`
     Retention(Retention),
+    /// `system.gap`
+    Gap(Gap),
 }
 
 impl Facts {
@@ -444,6 +519,7 @@ impl Facts {
             Self::LaneClosed(_) => Kind::SystemLaneClosed,
             Self::Checkpoint(_) => Kind::SystemCheckpoint,
             Self::Retention(_) => Kind::SystemRetention,
+            Self::Gap(_) => Kind::SystemGap,
         }
     }
 }

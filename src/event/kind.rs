@@ -72,6 +72,8 @@ kinds! {
     SystemCheckpoint = "system.checkpoint" on System;
     /// Something is dropped for its age.
     SystemRetention = "system.retention" on System;
+    /// For a while the log could not write.
+    SystemGap = "system.gap" on System;
 }
 
 impl Kind {

@@ -13,8 +13,8 @@ mod topic;
 pub use body::{BODY_BYTES_MAX, BuildError, DecodeError, Decoded, Draft, Event, Sealed, TOKEN_ABSENT};
 pub use facts::{
     AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, AuthMethod, Call, Common, DroppedSegment,
-    Facts, Failure, KeyCreated, KeyRevoked, LaneClosed, LaneHead, LogCut, Outcome, PartitionTail, Requested,
-    Retention, RowsCut, Started, Stopping, SystemCheckpoint, Terminal, Transport,
+    Facts, Failure, Gap, GapCause, KeyCreated, KeyRevoked, LaneClosed, LaneHead, LogCut, Outcome,
+    PartitionTail, Requested, Retention, RowsCut, Started, Stopping, SystemCheckpoint, Terminal, Transport,
 };
 pub use kind::{Kind, UnknownKind};
 pub use link::{Link, LinkInput, ZERO_LINK, link};

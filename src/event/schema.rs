@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    AuditQueried, AuthFailed, Common, KeyCreated, KeyRevoked, Kind, LaneClosed, Link, LinkInput, Personal,
-    Requested, Retention, Started, Stopping, SystemCheckpoint, Terminal, Topic, ZERO_LINK, link,
+    AuditQueried, AuthFailed, Common, Gap, KeyCreated, KeyRevoked, Kind, LaneClosed, Link, LinkInput,
+    Personal, Requested, Retention, Started, Stopping, SystemCheckpoint, Terminal, Topic, ZERO_LINK, link,
 };
 use crate::base::{Timestamp, sha256};
 use uuid::Uuid;
@@ -58,6 +58,7 @@ pub fn of(kind: Kind) -> Value {
         Kind::SystemLaneClosed => facts_schema::<LaneClosed>(),
         Kind::SystemCheckpoint => facts_schema::<SystemCheckpoint>(),
         Kind::SystemRetention => facts_schema::<Retention>(),
+        Kind::SystemGap => facts_schema::<Gap>(),
     };
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,6 +1,6 @@
 //! Whether the process lives, whether it should be sent work, and its metrics.
 //!
-//! Open to everybody, so it says no more than that.
+//! Open to everybody, so it says no more than that, and why the log refuses, without paths.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use super::{Problem, State};
+use crate::log::Health;
 
 /// How the audit store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,10 +47,10 @@ impl From<crate::consumer::StoreState> for StoreState {
 }
 
 /// What `/readyz` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
     /// Whether the log accepts: this alone makes the process ready.
-    pub log_accepts: bool,
+    pub log: Health,
     /// How the store is.
     pub store: StoreState,
 }
@@ -63,15 +64,17 @@ pub(super) async fn readyz(Extract(state): Extract<Arc<State>>) -> Response {
     struct Body {
         status: &'static str,
         log: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        log_refuses_because: Option<String>,
         store: StoreState,
     }
-    let Readiness { log_accepts, store } = (state.readiness)();
-    let (code, status, log) = if log_accepts {
-        (StatusCode::OK, "ready", "accepting")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not_ready", "refusing")
+    let Readiness { log, store } = (state.readiness)();
+    let (code, status, log, log_refuses_because) = match log {
+        Health::Accepting => (StatusCode::OK, "ready", "accepting", None),
+        Health::Refusing(cause) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", "refusing", Some(cause)),
     };
-    (code, [(CACHE_CONTROL, "no-store")], Json(Body { status, log, store })).into_response()
+    let body = Body { status, log, log_refuses_because, store };
+    (code, [(CACHE_CONTROL, "no-store")], Json(body)).into_response()
 }
 
 pub(super) async fn robots() -> Response {

@@ -31,7 +31,7 @@ pub enum RecordError {
     /// Nothing was written.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It may be written; the lane accepts nothing more in this incarnation.
+    /// It may be written, now or later, in its place in the lane.
     #[error("it is not known whether the event was written: {0}")]
     Uncertain(String),
 }
@@ -50,7 +50,7 @@ pub struct Lanes {
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
     draft: Draft,
-    lanes: Vec<LaneState>,
+    lanes: Arc<[LaneState]>,
 }
 
 impl Lanes {
@@ -112,22 +112,25 @@ impl Lanes {
     /// Records `event` in room that was set aside before. The event is sequenced before this returns its future.
     ///
     /// # Errors
-    /// [`RecordError::Refused`] when the lane stopped earlier, else [`RecordError::Uncertain`].
+    /// [`RecordError::Refused`] when the lane stopped, else [`RecordError::Uncertain`].
     pub fn record_in(
         &self,
         reservation: Reservation,
         event: Event,
-    ) -> impl Future<Output = Result<Receipt, RecordError>> + Send + use<'_> {
+    ) -> impl Future<Output = Result<Receipt, RecordError>> + Send + use<> {
         let target = event.target;
-        let state = &self.lanes[target.index()];
-        let sent = self.send(state, reservation, event);
+        let sent = self.send(&self.lanes[target.index()], reservation, event);
+        let states = Arc::clone(&self.lanes);
         async move {
             let (ack, receipt) = sent?;
             match ack.await {
                 Ok(position) => Ok(Receipt { position, ..receipt }),
-                Err(error) => {
-                    // What was sequenced may be missing below, so nothing may be chained behind it.
-                    state.lock().stopped = Some(Refusal::Failed(error.to_string()));
+                // The engine keeps it and writes it before all that follows.
+                Err(error @ AppendError::Uncertain(_)) => Err(error.into()),
+                Err(error @ AppendError::Refused(_)) => {
+                    // It was sequenced and is missing below, so nothing may be chained behind it.
+                    let refusal = Refusal::Failed(error.to_string());
+                    states[target.index()].lock().stopped.get_or_insert(refusal);
                     Err(error.into())
                 }
             }

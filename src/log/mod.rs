@@ -6,12 +6,14 @@
 //!   reserve ──► append(frame) ──► ack            per (topic, partition): positions increase in the order of append
 //!      │            │              │
 //!   may refuse   infallible     Ok(position): durable as `ack()` says, every reader will see it
-//!   (certainly   (order is      Err(Refused): certainly not written
-//!    not written) fixed here)   Err(Uncertain): may be written; the lane must stop and settle it
+//!   (certainly   (order is      Err(Refused): certainly not written, and nothing of the partition will be
+//!    not written) fixed here)   Err(Uncertain): may be written, now or later, before all that follows it
 //! ```
 //!
 //! - `reserve` MUST make every check that can refuse, and MUST wait (bounded) rather than shed when the log is busy.
 //! - `append` MUST keep the order of its calls per partition, and MUST NOT block.
+//! - An engine that answers `Uncertain` MUST keep the frame and write the same bytes in their order once it can, or never
+//!   write anything of that partition again; so a lane has no holes. Room that was reserved stays good meanwhile.
 //! - A frame that a reader has seen MUST be durable. Readers MUST give each partition's frames in order, without
 //!   gap or repetition, the same when replayed as when followed live.
 //! - An engine MUST NOT look into bodies, and MUST give back exactly the bytes that it got.
@@ -86,7 +88,7 @@ pub enum AppendError {
     /// Certainly not written. Nothing was sequenced.
     #[error("the log refuses to write: {0}")]
     Refused(Refusal),
-    /// It may or may not be written.
+    /// It may or may not be written, and may still be written later.
     #[error("the log failed while writing: {0}")]
     Uncertain(String),
 }
@@ -100,6 +102,9 @@ pub enum Refusal {
     /// No room left on the disk for the record and the outcomes of running calls.
     #[error("no room is left: {0}")]
     Full(String),
+    /// The log cannot write for now, and why. It accepts again by itself once it can.
+    #[error("the log cannot write: {0}")]
+    Suspended(String),
     /// The log failed and does not accept until it is opened again.
     #[error("the log failed: {0}")]
     Failed(String),

@@ -164,7 +164,8 @@ impl LaneBook {
             | Facts::KeyRevoked(_)
             | Facts::AuditQueried(_)
             | Facts::Stopping(_)
-            | Facts::Retention(_) => self.works(stored),
+            | Facts::Retention(_)
+            | Facts::Gap(_) => self.works(stored),
         }
     }
 

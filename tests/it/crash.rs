@@ -85,8 +85,8 @@ fn on_the_log(home: &Home) -> HashMap<Uuid, (usize, usize)> {
     calls
 }
 
-/// The same from the rows.
-async fn in_the_rows(home: &Home) -> HashMap<Uuid, (usize, usize)> {
+/// Requested and terminal events of each call in the rows.
+pub(crate) async fn in_the_rows(home: &Home) -> HashMap<Uuid, (usize, usize)> {
     let options =
         Options { data_dir: home.data_dir(), url: None, pg_bin: None, database: Database::default() };
     let postgres = Postgres::attach(options).await.unwrap().expect("Postgres runs beside the server");

@@ -227,6 +227,23 @@ async fn a_refused_intent_runs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_intent_that_may_be_written_has_its_end() {
+    let stage = stage();
+    stage.log.set(Fault::LoseAck(Kind::ToolCallRequested));
+    let answer = stage.dispatch.call(request(&stage, r#"{"do":"answer"}"#)).await;
+    let Answer::Unavailable { error, retry_after_s } = answer else { panic!("{answer:?}") };
+    assert_eq!((error.code, retry_after_s), ("log_unavailable", 2));
+    assert_eq!(*stage.started.borrow(), 0);
+    // The caller does not wait for that end.
+    tokio::time::timeout(SOON, stage.tasks.join()).await.unwrap();
+    let events = events(&stage).await;
+    let kinds: Vec<Kind> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [Kind::ToolCallRequested, Kind::ToolCallFailed]);
+    let Facts::Terminal(_, terminal) = &events[1].facts else { panic!("{events:?}") };
+    assert_eq!(terminal.outcome.error.as_ref().map(|error| error.code.as_str()), Some("log_unavailable"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_that_cannot_be_recorded_is_not_answered_as_one() {
     let stage = stage();
     stage.log.set(Fault::Refuse);

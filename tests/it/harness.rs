@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::mounts::Mounts;
 use annals::app::RunFile;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -17,11 +18,36 @@ pub(crate) const MODERN: &str = "2026-07-28";
 /// A data directory that outlives several servers. Dropping it stops what still runs there.
 pub(crate) struct Home {
     dir: tempfile::TempDir,
+    /// Where its programs run, if not beside the test.
+    mounts: Option<Mounts>,
 }
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::Builder::new().prefix("annals-it-").tempdir().unwrap() }
+        Self::among(None)
+    }
+
+    /// Its programs run among mounts of their own, which nobody else sees.
+    pub(crate) fn with_mounts() -> Self {
+        Self::among(Some(Mounts::new()))
+    }
+
+    fn among(mounts: Option<Mounts>) -> Self {
+        Self { dir: tempfile::Builder::new().prefix("annals-it-").tempdir().unwrap(), mounts }
+    }
+
+    /// See [`Home::with_mounts`].
+    pub(crate) fn mounts(&self) -> &Mounts {
+        self.mounts.as_ref().expect("a home with mounts of its own")
+    }
+
+    /// Where the test finds `path` as its programs see it.
+    pub(crate) fn seen(&self, path: &Path) -> PathBuf {
+        self.mounts.as_ref().map_or_else(|| path.to_owned(), |mounts| mounts.seen(path))
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        command(self.mounts.as_ref(), &self.data_dir(), args)
     }
 
     pub(crate) fn data_dir(&self) -> PathBuf {
@@ -34,7 +60,7 @@ impl Home {
 
     /// Runs `annals ARGS` to its end.
     pub(crate) fn annals(&self, args: &[&str]) -> Finished {
-        let output = command(&self.data_dir(), args).output().unwrap();
+        let output = self.command(args).output().unwrap();
         Finished {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).unwrap(),
@@ -45,23 +71,29 @@ impl Home {
     /// As [`Home::annals`], with a stdout that takes nothing.
     pub(crate) fn annals_on_full_disk(&self, args: &[&str]) -> Finished {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = command(&self.data_dir(), args).stdout(full).output().unwrap();
+        let output = self.command(args).stdout(full).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         Finished { code: output.status.code(), stdout: String::new(), stderr }
     }
 
     /// Starts `annals serve ARGS` and waits until it says that it is ready.
     pub(crate) fn serve(&self, args: &[&str]) -> Server {
-        let mut server = Server::spawn(self.data_dir(), args, &[]);
+        let mut server = self.spawn(args, &[]);
         server.read_banner();
         server
     }
 
     /// As [`Home::serve`] with variables in its environment, and without waiting for its store.
     pub(crate) async fn serve_front(&self, args: &[&str], variables: &[(&str, &str)]) -> Server {
-        let mut server = Server::spawn(self.data_dir(), args, variables);
+        let mut server = self.spawn(args, variables);
         server.wait_for_run_file().await;
         server
+    }
+
+    fn spawn(&self, args: &[&str], variables: &[(&str, &str)]) -> Server {
+        let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
+        all.extend(args);
+        Server::spawn(self.data_dir(), self.command(&all), variables)
     }
 }
 
@@ -87,8 +119,9 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
-fn command(data_dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_annals"));
+fn command(mounts: Option<&Mounts>, data_dir: &Path, args: &[&str]) -> Command {
+    let annals = env!("CARGO_BIN_EXE_annals");
+    let mut command = mounts.map_or_else(|| Command::new(annals), |mounts| mounts.command(annals));
     command.args(args).arg("--data-dir").arg(data_dir).stdin(Stdio::null());
     for variable in
         ["ANNALS_CONFIG", "ANNALS_LISTEN", "ANNALS_METRICS_LISTEN", "ANNALS_ADMIN_KEY", "DATABASE_URL"]
@@ -111,12 +144,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn spawn(data_dir: PathBuf, args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
-        all.extend(args);
+    fn spawn(data_dir: PathBuf, mut command: Command, variables: &[(&str, &str)]) -> Self {
         let log = data_dir.with_extension("log");
         let stderr = std::fs::File::options().create(true).append(true).open(log).unwrap();
-        let mut command = command(&data_dir, &all);
         command.env("ANNALS_ADMIN_KEY", ADMIN_KEY).envs(variables.iter().copied());
         let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let stdout = child.stdout.take().map(BufReader::new);
@@ -165,7 +195,7 @@ impl Server {
         }
     }
 
-    fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap()
     }
 
@@ -229,14 +259,20 @@ impl Caller {
 
     /// One `tools/call`; the HTTP status and the JSON-RPC answer.
     pub(crate) async fn call(&self, tool: &str, arguments: Value) -> reqwest::Result<(u16, Value)> {
+        let answer = self.answer(tool, arguments).await?;
+        let status = answer.status().as_u16();
+        Ok((status, answer.json().await?))
+    }
+
+    /// The same, before its body is read.
+    pub(crate) async fn answer(&self, tool: &str, arguments: Value) -> reqwest::Result<reqwest::Response> {
         let body = json!({
             "jsonrpc": "2.0", "id": 1, "method": "tools/call",
             "params": { "name": tool, "arguments": arguments, "_meta": {
                 "io.modelcontextprotocol/protocolVersion": MODERN,
                 "io.modelcontextprotocol/clientCapabilities": {} } }
         });
-        let answer = self
-            .http
+        self.http
             .post(format!("{}/mcp", self.url))
             .bearer_auth(&self.key)
             .header("accept", "application/json, text/event-stream")
@@ -245,9 +281,7 @@ impl Caller {
             .header("mcp-name", tool)
             .json(&body)
             .send()
-            .await?;
-        let status = answer.status().as_u16();
-        Ok((status, answer.json().await?))
+            .await
     }
 
     /// One GET; the HTTP status and the JSON body.

@@ -150,7 +150,15 @@ async fn health_is_the_process_and_readiness_the_log() {
     annals::log::Log::close(&*server.log).await.unwrap();
     assert_eq!(
         ready().await,
-        (503, json!({ "status": "not_ready", "log": "refusing", "store": "starting" }))
+        (
+            503,
+            json!({
+                "status": "not_ready",
+                "log": "refusing",
+                "log_refuses_because": "the log is closed",
+                "store": "starting"
+            })
+        )
     );
     assert_eq!(server.send(&anonymous("/healthz")).await.status, 200);
     assert_eq!(server.send(&anonymous("/healthz").method("POST")).await.status, 405);

@@ -24,6 +24,7 @@ fn options(dir: &Path) -> Options {
         in_flight_records_max: 256,
         in_flight_bytes_max: 128 * 1024,
         reserve_wait: Duration::from_secs(5),
+        append_wait: Duration::from_secs(60),
     }
 }
 

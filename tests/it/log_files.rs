@@ -29,6 +29,7 @@ fn open(home: &Home) -> Arc<EmbeddedLog> {
         in_flight_records_max: 64,
         in_flight_bytes_max: 32 * 1024,
         reserve_wait: Duration::from_secs(30),
+        append_wait: Duration::from_secs(60),
     };
     EmbeddedLog::open(options, Arc::new(SystemClock)).unwrap().0
 }

@@ -51,6 +51,7 @@ impl Past {
             in_flight_records_max: 64,
             in_flight_bytes_max: 32 * 1024,
             reserve_wait: Duration::from_secs(30),
+            append_wait: Duration::from_secs(30),
         };
         let log = EmbeddedLog::open(options, Arc::new(SystemClock)).unwrap().0;
         let clock = Arc::new(Aged(AtomicI64::new(days)));

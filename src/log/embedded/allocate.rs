@@ -3,6 +3,7 @@
 use std::sync::mpsc::Receiver;
 
 use super::Shared;
+use super::outage::Fault;
 use super::segment::{PREPARED, index_name};
 use super::small::SegmentIndex;
 use super::storage::{Storage, WriteFile};
@@ -36,7 +37,12 @@ pub(super) fn run(shared: &Shared, segment_bytes: u64, jobs: &Receiver<Job>) {
 pub(super) fn perform(shared: &Shared, segment_bytes: u64, job: Job) -> bool {
     let storage = &shared.storage;
     match job {
-        Job::Prepare { header } => shared.room.prepared(prepare(storage, segment_bytes + header)),
+        Job::Prepare { header } => {
+            let next = prepare_as(storage, PREPARED, segment_bytes + header);
+            if let Some(shortage) = shared.room.prepared(next) {
+                shared.tell(shortage);
+            }
+        }
         Job::Index(index) => {
             if let Err(error) = storage.replace(&index_name(index.base), &index.encode(shared.id)) {
                 // The index is derived; it is made again from the segment when it is asked for.
@@ -48,17 +54,17 @@ pub(super) fn perform(shared: &Shared, segment_bytes: u64, job: Job) -> bool {
     true
 }
 
-/// Allocates a segment of `bytes` bytes, or says why not.
-pub(super) fn prepare(storage: &Storage, bytes: u64) -> Result<Prepared, String> {
-    match storage.create_allocated(PREPARED, bytes) {
+/// Allocates a segment of `bytes` bytes as `name`, or says why not.
+pub(super) fn prepare_as(storage: &Storage, name: &str, bytes: u64) -> Result<Prepared, Fault> {
+    match storage.create_allocated(name, bytes) {
         Ok(file) => Ok(Prepared { file, bytes }),
         Err(error) => {
             // What was allocated in part would only take room from others.
-            let cause = format!("cannot allocate {bytes} bytes at {}: {error}", storage.display(PREPARED));
-            if let Err(error) = storage.remove(PREPARED) {
-                tracing::warn!(%error, "a half-prepared log segment stays behind");
+            let fault = Fault::io(&format!("allocate {bytes} bytes for {name}"), &error);
+            if let Err(error) = storage.remove(name) {
+                tracing::debug!(%error, "a half-prepared log segment stays behind");
             }
-            Err(cause)
+            Err(fault)
         }
     }
 }

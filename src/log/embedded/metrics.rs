@@ -2,10 +2,14 @@
 
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+
+use crate::event::GapCause;
 
 /// Live figures of one log.
 #[derive(Debug, Clone)]
@@ -34,8 +38,17 @@ pub struct Stats {
     pub dropped_segments: Counter,
     /// The clock of the oldest record that is kept, seconds since 1970, as last looked at; 0 before that.
     pub oldest_record_seconds: Gauge<f64, AtomicU64>,
-    /// 1 when the log failed and does not accept until it is opened again.
+    /// 1 while the log cannot write.
     pub failed: Gauge,
+    /// Times that it could not write, by cause.
+    pub outages: Family<OutageLabels, Counter>,
+}
+
+/// Of an outage.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OutageLabels {
+    /// The cause that was seen first, as in `system.gap`.
+    pub cause: &'static str,
 }
 
 impl Default for Stats {
@@ -54,11 +67,17 @@ impl Default for Stats {
             dropped_segments: Counter::default(),
             oldest_record_seconds: Gauge::default(),
             failed: Gauge::default(),
+            outages: Family::default(),
         }
     }
 }
 
 impl Stats {
+    /// It cannot write, because of `cause`.
+    pub(super) fn outage(&self, cause: GapCause) {
+        self.outages.get_or_create(&OutageLabels { cause: cause.as_str() }).inc();
+    }
+
     pub(super) fn register(&self, registry: &mut Registry) {
         let log = registry.sub_registry_with_prefix("annals_log");
         log.register("appended_records", "Records that became durable", self.appended_records.clone());
@@ -78,6 +97,7 @@ impl Stats {
             "The clock of the oldest record that is kept",
             oldest,
         );
-        log.register("failed", "1 when the log failed and must be opened again", self.failed.clone());
+        log.register("failed", "1 while the log cannot write and refuses", self.failed.clone());
+        log.register("outages", "Times that the log could not write", self.outages.clone());
     }
 }

@@ -9,11 +9,12 @@
 //!
 //! A position is a byte: the base of the segment (its file name) plus the offset in the file. `docs/log-format.md`
 //! describes the files; `storage` holds every file operation. The engine never looks into bodies, never repairs what
-//! was durable, and deletes a segment only for its age, when it is told to (`retention`).
+//! it cannot vouch for, and deletes a segment only for its age, when it is told to (`retention`).
 
 mod allocate;
 mod frame;
 mod metrics;
+mod outage;
 mod reader;
 mod recovery;
 mod retention;
@@ -23,6 +24,7 @@ mod segment;
 mod small;
 mod storage;
 mod tracker;
+mod vigil;
 mod writer;
 
 #[cfg(test)]
@@ -32,7 +34,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -47,8 +49,9 @@ use self::recovery::Opened;
 use self::retention::{Dropping, Start};
 use self::room::{Limits, Room};
 use self::small::{SegmentIndex, WATERMARK};
-use self::storage::Storage;
+use self::storage::{FileId, Storage};
 use self::tracker::Tracker;
+use self::vigil::Vigil;
 use self::writer::{Command, Done, Writer};
 use super::{
     Ack, AppendError, Frame, Health, Log, LogId, LogStart, Position, ReadError, Reader, Refusal, Reservation,
@@ -58,7 +61,8 @@ use crate::base::Clock;
 use crate::config;
 use crate::event::{AckCheck, AckClass, TopicPartition};
 
-pub use metrics::Stats;
+pub use metrics::{OutageLabels, Stats};
+pub use outage::{GAP_BYTES, OnRecovery, Outage};
 pub use recovery::{OpenError, Recovered, UnclosedLane};
 pub use retention::DropError;
 pub use scanner::{Scanned, ScannedItem, ScannedSegment, Scanner};
@@ -82,6 +86,9 @@ pub struct Options {
     pub in_flight_bytes_max: u64,
     /// How long [`Log::reserve`] waits for room.
     pub reserve_wait: Duration,
+    /// How long an append waits for its sync before its fate is called uncertain, and the disk may keep the writer waiting
+    /// before the log says that it refuses.
+    pub append_wait: Duration,
 }
 
 impl Options {
@@ -94,6 +101,7 @@ impl Options {
             in_flight_records_max: log.in_flight_records_max,
             in_flight_bytes_max: log.in_flight_bytes_max,
             reserve_wait: Duration::from_millis(log.reserve_wait_ms),
+            append_wait: Duration::from_millis(log.append_wait_ms),
         }
     }
 }
@@ -113,6 +121,12 @@ struct Shared {
     clock: Arc<dyn Clock>,
     stats: Stats,
     room: Arc<Room>,
+    vigil: Vigil,
+    /// The lock that was taken: were it another file, another process could own the log.
+    lock_id: FileId,
+    segment_bytes: u64,
+    append_wait: Duration,
+    on_recovery: OnceLock<OnRecovery>,
     published: watch::Sender<Published>,
     /// Ascending.
     bases: RwLock<Vec<u64>>,
@@ -135,6 +149,7 @@ impl Drop for WriterEnd {
             self.0.stats.failed.set(1);
         }
         self.0.room.abandon();
+        self.0.vigil.end();
         self.0.published.send_modify(|published| published.closed = true);
     }
 }
@@ -212,6 +227,8 @@ impl EmbeddedLog {
         let Opened { lock, log, bases, start, tracker, end, indexed, recovered } = recovery::open(&storage)?;
         let failure =
             |error: std::io::Error| OpenError::Io { file: options.dir.clone(), cause: error.to_string() };
+        let lock_id = storage.lock_id().map_err(failure)?;
+        let lock_id = lock_id.ok_or_else(|| failure(io::Error::other("the lock is not there any more")))?;
         let watermark = storage.open_write(WATERMARK).map_err(failure)?;
         let (jobs, job_queue) = mpsc::channel();
         let (commands, command_queue) = mpsc::channel();
@@ -223,7 +240,7 @@ impl EmbeddedLog {
         };
         let header = header_bytes(tracker.lanes().len()) as u64;
         // Here and not on the helper thread, so that an opened log accepts at once, however slow the disk is.
-        let next = allocate::prepare(&storage, options.segment_bytes + header);
+        let next = allocate::prepare_as(&storage, segment::PREPARED, options.segment_bytes + header);
         let room = Arc::new(Room::new(limits, clock.clone(), stats.clone(), jobs, header, next));
         stats.watermark_bytes.set(end);
         stats.segments.set(i64::try_from(bases.len()).unwrap_or(i64::MAX));
@@ -234,6 +251,11 @@ impl EmbeddedLog {
             clock,
             stats,
             room,
+            vigil: Vigil::default(),
+            lock_id,
+            segment_bytes: options.segment_bytes,
+            append_wait: options.append_wait,
+            on_recovery: OnceLock::new(),
             published: watch::Sender::new(Published { end, closed: false }),
             bases: RwLock::new(bases),
             newest: Mutex::new(SegmentIndex::of(&tracker, end)),
@@ -258,6 +280,13 @@ impl EmbeddedLog {
         let ack =
             self.send(reservation, 0, |bytes, done| Command::MarkClosed { incarnation, at, bytes, done });
         ack.await.map(|_| ())
+    }
+
+    /// Has `call` called after each outage, before anything new is accepted: see [`OnRecovery`]. Once only.
+    pub fn on_recovery(&self, call: OnRecovery) {
+        if self.shared.on_recovery.set(call).is_err() {
+            tracing::error!("a second recipient of the log's outages is ignored");
+        }
     }
 
     /// The log's live figures.
@@ -299,12 +328,30 @@ impl EmbeddedLog {
             super::RoomKeeper::release(&*self.shared.room, 1, bytes);
             return Box::pin(async { Err(AppendError::Refused(refusal)) });
         }
+        let wait = self.shared.append_wait;
         Box::pin(async move {
-            acknowledged
-                .await
-                .unwrap_or_else(|_| Err(AppendError::Uncertain("the log's writer is gone".into())))
+            match tokio::time::timeout(wait, acknowledged).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => Err(AppendError::Uncertain("the log's writer is gone".into())),
+                Err(_) => {
+                    let cause = format!("the disk has not answered for {} ms", wait.as_millis());
+                    Err(AppendError::Uncertain(cause))
+                }
+            }
         })
     }
+
+    /// Why nothing new may be promised, because the disk keeps the writer waiting.
+    fn hangs(&self) -> Option<String> {
+        let busy = self.shared.vigil.busy_for(self.shared.clock.monotonic());
+        let hangs = busy >= self.shared.append_wait;
+        hangs.then(|| format!("the disk has not answered for {} ms", busy.as_millis()))
+    }
+}
+
+/// The room that was set aside by [`Room::recovered`].
+fn room_for_gap(shared: &Shared) -> Reservation {
+    Reservation::new(shared.room.clone(), 1, GAP_BYTES)
 }
 
 impl Threads {
@@ -324,8 +371,10 @@ impl Threads {
 
 /// What is left to do once nobody works on the files any more.
 fn let_go(shared: &Shared, lock: storage::Lock) {
-    if let Err(error) = shared.storage.remove(segment::PREPARED) {
-        tracing::warn!(%error, "a prepared log segment stays behind");
+    for name in [segment::PREPARED, segment::RESCUED] {
+        if let Err(error) = shared.storage.remove(name) {
+            tracing::warn!(%error, "a prepared log segment stays behind");
+        }
     }
     drop(lock);
 }
@@ -341,6 +390,10 @@ impl Log for EmbeddedLog {
 
     fn reserve(&self, records: u32, bytes: u64) -> BoxFuture<'_, Result<Reservation, AppendError>> {
         Box::pin(async move {
+            if let Some(cause) = self.hangs() {
+                self.shared.stats.refused.inc();
+                return Err(AppendError::Refused(Refusal::Suspended(cause)));
+            }
             self.shared.room.reserve(records, bytes).await?;
             Ok(Reservation::new(self.shared.room.clone(), records, bytes))
         })
@@ -369,7 +422,7 @@ impl Log for EmbeddedLog {
         position: Position,
     ) -> BoxFuture<'_, Result<Stored, ReadError>> {
         let shared = self.shared.clone();
-        Box::pin(blocking(move || reader::frame_at(&shared, target, position)))
+        Box::pin(blocking(shared, move |shared| reader::frame_at(shared, target, position)))
     }
 
     fn count_after(
@@ -378,16 +431,16 @@ impl Log for EmbeddedLog {
         after: Option<Position>,
     ) -> BoxFuture<'_, Result<u64, ReadError>> {
         let shared = self.shared.clone();
-        Box::pin(blocking(move || {
+        Box::pin(blocking(shared, move |shared| {
             // The part first: it can only be smaller than the whole that is asked for later.
             let before = || Ok(shared.start().count(target));
-            let through = after.map_or_else(before, |after| reader::count_through(&shared, target, after))?;
+            let through = after.map_or_else(before, |after| reader::count_through(shared, target, after))?;
             Ok(shared.count(target).saturating_sub(through))
         }))
     }
 
     fn health(&self) -> Health {
-        self.shared.room.refusing().map_or(Health::Accepting, Health::Refusing)
+        self.shared.room.refusing().or_else(|| self.hangs()).map_or(Health::Accepting, Health::Refusing)
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), AppendError>> {
@@ -416,13 +469,33 @@ impl Log for EmbeddedLog {
     }
 }
 
+/// Reads on a blocking thread. While the writer is in trouble, what cannot be read is no damage.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
+    shared: Arc<Shared>,
+    work: impl FnOnce(&Shared) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, ReadError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or(Err(ReadError::Closed))
+    let read = move || {
+        let changes = shared.vigil.changes();
+        match work(&shared) {
+            Err(ReadError::Corrupt { file, cause, .. }) if shared.vigil.explains(changes) => {
+                Err(ReadError::Io { file, cause })
+            }
+            result => result,
+        }
+    };
+    tokio::task::spawn_blocking(read).await.unwrap_or(Err(ReadError::Closed))
 }
 
 impl Shared {
+    /// Room for one record is set aside for who is told.
+    fn tell(&self, outage: Outage) {
+        let room = Reservation::new(self.room.clone(), 1, GAP_BYTES);
+        match self.on_recovery.get() {
+            Some(on_recovery) => on_recovery(outage, room),
+            None => drop(room),
+        }
+    }
+
     /// The durable end moved.
     fn publish(&self, end: u64) {
         self.stats.watermark_bytes.set(end);

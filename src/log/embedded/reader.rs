@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use super::frame::{Item, TARGETS};
 use super::segment::{self, Step, Walker};
 use super::{Published, Shared};
+use crate::base::planted;
 use crate::event::TopicPartition;
 use crate::log::{Position, ReadError, Reader, Stored};
 
@@ -32,7 +33,14 @@ enum Turn {
     Lost,
 }
 
-type Found = Result<Vec<Stored>, ReadError>;
+type Found = Result<Vec<Stored>, Hindrance>;
+
+/// Why there is nothing more for now.
+enum Hindrance {
+    Error(ReadError),
+    /// The writer is in trouble, and puts what cannot be read in order.
+    Outage,
+}
 
 /// Where the reader stands.
 struct Cursor {
@@ -42,6 +50,8 @@ struct Cursor {
     start: u64,
     position: u64,
     walker: Option<Walker>,
+    /// Changes of the writer's state when `walker` was opened.
+    changes: u64,
 }
 
 impl SegmentReader {
@@ -85,7 +95,7 @@ impl SegmentReader {
         wanted: Vec<Option<u64>>,
         start: u64,
     ) -> Self {
-        let cursor = Cursor { shared, wanted, start, position: start, walker: None };
+        let cursor = Cursor { shared, wanted, start, position: start, walker: None, changes: 0 };
         Self { state: Turn::Idle(Box::new(cursor)), ready: VecDeque::new(), published, failed: None }
     }
 
@@ -106,7 +116,7 @@ impl SegmentReader {
                 }
                 let Turn::Idle(mut cursor) = std::mem::replace(&mut self.state, Turn::Lost) else { continue };
                 self.state = Turn::Working(tokio::task::spawn_blocking(move || {
-                    let result = cursor.read(records_max);
+                    let result = cursor.turn(records_max);
                     (cursor, result)
                 }));
             }
@@ -119,7 +129,9 @@ impl SegmentReader {
                     self.state = Turn::Idle(cursor);
                     match result {
                         Ok(found) => self.ready.extend(found),
-                        Err(error) => self.failed = Some(error),
+                        Err(Hindrance::Error(error)) => self.failed = Some(error),
+                        // Its end is published.
+                        Err(Hindrance::Outage) => return Ok(Vec::new()),
                     }
                 }
                 Err(_) => {
@@ -165,28 +177,55 @@ impl Reader for SegmentReader {
 }
 
 impl Cursor {
+    /// Reads on. What cannot be read while the writer is in trouble is no damage.
+    fn turn(&mut self, records_max: usize) -> Found {
+        let changes = self.shared.vigil.changes();
+        if changes != self.changes && !planted::armed("lost_file_read_on") {
+            // The name may stand for another file by now.
+            self.walker = None;
+            self.changes = changes;
+        }
+        let mut found = Vec::new();
+        match self.read(records_max, &mut found) {
+            Ok(()) => Ok(found),
+            Err(_) if !found.is_empty() => {
+                // It is met again.
+                self.walker = None;
+                Ok(found)
+            }
+            Err(error) if matches!(error, ReadError::Corrupt { .. } | ReadError::Io { .. }) => {
+                self.walker = None;
+                if self.shared.vigil.explains(changes) {
+                    Err(Hindrance::Outage)
+                } else {
+                    Err(Hindrance::Error(error))
+                }
+            }
+            Err(error) => Err(Hindrance::Error(error)),
+        }
+    }
+
     /// Reads on until `records_max` frames are found, a turn's bytes are read or the durable end is reached.
-    fn read(&mut self, records_max: usize) -> Result<Vec<Stored>, ReadError> {
+    fn read(&mut self, records_max: usize, found: &mut Vec<Stored>) -> Result<(), ReadError> {
         let end = self.shared.published.borrow().end;
         let turn_end = end.min(self.position.saturating_add(TURN_BYTES));
-        let mut found = Vec::new();
         while self.position < turn_end && found.len() < records_max {
             let (base, limit) = self.shared.segment_of(self.position, end);
             let kept = self.shared.kept(self.position);
             let mut walker = match (self.walker.take(), kept) {
                 // It was dropped while it was read; who has it open reads it to its end.
                 (Some(walker), Err(_)) if walker.has_left() => walker,
-                (_, Err(dropped)) => return if found.is_empty() { Err(dropped) } else { Ok(found) },
+                (_, Err(dropped)) => return Err(dropped),
                 (Some(mut walker), Ok(())) if walker.base() == base => {
                     walker.extend(limit);
                     walker
                 }
                 (_, Ok(())) => self.shared.walk(base, self.position, limit)?,
             };
-            self.step(&mut walker, turn_end, records_max, &mut found)?;
+            self.step(&mut walker, turn_end, records_max, found)?;
             self.walker = Some(walker);
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Reads on in one segment.

@@ -7,15 +7,18 @@ use uuid::Uuid;
 
 use super::frame::{Codec, Header, Item};
 use super::retention::Start;
-use super::segment::{self, PREPARED, Step, Walker, index_name};
+use super::segment::{self, PREPARED, RESCUED, Step, Walker, index_name};
 use super::small::{
     ANCHOR, IDENTITY, IdentityError, SegmentIndex, WATERMARK, Watermark, decode_identity, encode_identity,
 };
-use super::storage::{Lock, LockError, Storage};
+use super::storage::{Lock, LockError, Storage, WriteFile};
 use super::tracker::Tracker;
 use crate::base::{Timestamp, planted};
 use crate::event::{Link, TopicPartition};
 use crate::log::{LogId, ReadError};
+
+/// Bytes that are written again at once.
+const REWRITTEN_BYTES: u64 = 1 << 20;
 
 /// The log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +119,9 @@ pub(super) fn open(storage: &Storage) -> Result<Opened, OpenError> {
     storage.create_dir().map_err(|error| io(storage.dir(), &error))?;
     let lock = lock(storage)?;
     let bases = segment::bases(storage).map_err(|error| io(storage.dir(), &error))?;
-    storage.remove(PREPARED).map_err(|error| io(&storage.dir().join(PREPARED), &error))?;
+    for name in [PREPARED, RESCUED] {
+        storage.remove(name).map_err(|error| io(&storage.dir().join(name), &error))?;
+    }
     // A process that died may have left names that are not durable. The new watermark will build on them.
     if !planted::armed("opening_without_dir_sync") {
         storage.sync_dir().map_err(|error| io(storage.dir(), &error))?;
@@ -321,10 +326,30 @@ fn scan_newest(
         if !planted::armed("torn_tail_kept") {
             file.truncate(end - newest)?;
         }
+        if !planted::armed("opening_trusts_the_cache") {
+            write_again(&file, durable.max(newest) - newest, end - newest)?;
+        }
         file.sync_all()
     };
     cut().map_err(|error| io(&storage.dir().join(&name), &error))?;
     Ok((tracker, end, torn_bytes))
+}
+
+/// Writes what stands in `file` between two offsets once more. The process before may have ended over a failed sync: then the
+/// system shows what it wrote, takes it for clean, and would never bring it to the disk.
+fn write_again(file: &WriteFile, from: u64, to: u64) -> std::io::Result<()> {
+    let mut chunk = Vec::new();
+    let mut at = from;
+    while at < to {
+        let bytes = usize::try_from((to - at).min(REWRITTEN_BYTES)).unwrap_or(1);
+        chunk.resize(bytes, 0);
+        if file.read_at(&mut chunk, at)? < bytes {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        file.write_at(&chunk, at)?;
+        at += bytes as u64;
+    }
+    Ok(())
 }
 
 /// Reads the header of the walker's segment. Gives what stands behind it, the base of the segment before, and the

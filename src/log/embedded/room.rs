@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 use super::allocate::{Job, Prepared};
 use super::frame::{EVENT_OVERHEAD_BYTES, LANE_BYTES};
 use super::metrics::Stats;
-use crate::base::{Clock, planted};
+use super::outage::{Fault, GAP_BYTES, Outage};
+use crate::base::{Clock, Timestamp, planted};
 use crate::log::{AppendError, Refusal, RoomKeeper};
 
 /// A record costs its frame, and may add one lane to the next header.
@@ -52,14 +53,32 @@ struct State {
     header: u64,
     next: Next,
     /// Why the last preparation failed; kept while another try runs.
-    failing: Option<String>,
+    failing: Option<Fault>,
+    /// Refusals since then, if there were any.
+    shortage: Option<Shortage>,
+    /// Nothing new is taken for now; what was promised still is. With the refusals since.
+    suspended: Option<(Refusal, u64)>,
+    /// The outage is over and is being told: what is asked for now waits until it is.
+    resuming: bool,
     stopped: Option<Refusal>,
 }
 
 enum Next {
+    /// Neither there nor asked for.
+    Absent,
     Preparing,
     Ready(Prepared),
-    Failed { cause: String, at: Instant },
+    Failed {
+        cause: Fault,
+        at: Instant,
+    },
+}
+
+/// Something was refused because the next segment could not be prepared.
+struct Shortage {
+    cause: Fault,
+    began_at: Timestamp,
+    refused: u64,
 }
 
 enum Verdict {
@@ -76,7 +95,7 @@ impl Room {
         stats: Stats,
         jobs: Sender<Job>,
         header: u64,
-        next: Result<Prepared, String>,
+        next: Result<Prepared, Fault>,
     ) -> Self {
         let state = State {
             records: 0,
@@ -85,6 +104,9 @@ impl Room {
             header,
             next: Next::Preparing,
             failing: None,
+            shortage: None,
+            suspended: None,
+            resuming: false,
             stopped: None,
         };
         let room = Self {
@@ -96,7 +118,8 @@ impl Room {
             turn: tokio::sync::Mutex::new(()),
             changed: Notify::new(),
         };
-        room.prepared(next);
+        // Nothing was refused yet.
+        drop(room.prepared(next));
         room
     }
 
@@ -131,8 +154,11 @@ impl Room {
             }
         })
         .await;
-        let result =
-            waited.unwrap_or_else(|_| Err(self.lock().failing.clone().map_or(Refusal::Busy, Refusal::Full)));
+        let result = waited.unwrap_or_else(|_| {
+            let mut state = self.lock();
+            let failing = state.failing.clone();
+            Err(failing.map_or(Refusal::Busy, |cause| self.short(&mut state, cause)))
+        });
         result.map_err(|refusal| {
             self.stats.refused.inc();
             AppendError::Refused(refusal)
@@ -143,6 +169,13 @@ impl Room {
         let mut state = self.lock();
         if let Some(refusal) = &state.stopped {
             return Verdict::Refuse(refusal.clone());
+        }
+        if let Some((refusal, refused)) = &mut state.suspended {
+            *refused += 1;
+            return Verdict::Refuse(refusal.clone());
+        }
+        if state.resuming {
+            return Verdict::Wait;
         }
         if records > self.limits.records_max || bytes > self.limits.bytes_max {
             let cause = format!("{records} records of {bytes} bytes are over what may ever be in flight");
@@ -164,10 +197,12 @@ impl Room {
                     let cause = format!("{records} records of {bytes} bytes are over what a segment holds");
                     return Verdict::Refuse(Refusal::Full(cause));
                 }
-                Next::Ready(_) | Next::Preparing => return Verdict::Wait,
+                // The writer took it and has not asked for another yet.
+                Next::Ready(_) | Next::Preparing | Next::Absent => return Verdict::Wait,
                 Next::Failed { cause, at } => {
                     if self.clock.monotonic().saturating_duration_since(*at) < RETRY_INTERVAL {
-                        return Verdict::Refuse(Refusal::Full(cause.clone()));
+                        let cause = cause.clone();
+                        return Verdict::Refuse(self.short(&mut state, cause));
                     }
                     state.next = Next::Preparing;
                     self.ask(state.header);
@@ -179,6 +214,18 @@ impl Room {
         state.bytes = all_bytes;
         self.publish(&state);
         Verdict::Fits
+    }
+
+    /// One more is refused, because of `cause`. The first is an outage.
+    fn short(&self, state: &mut State, cause: Fault) -> Refusal {
+        let refusal = Refusal::Full(cause.to_string());
+        self.stats.failed.set(1);
+        let shortage = state.shortage.get_or_insert_with(|| {
+            self.stats.outage(cause.cause);
+            Shortage { cause, began_at: self.clock.now(), refused: 0 }
+        });
+        shortage.refused += 1;
+        refusal
     }
 
     fn publish(&self, state: &State) {
@@ -202,20 +249,34 @@ impl Room {
         self.changed.notify_one();
     }
 
-    /// The allocating thread is done.
-    pub(super) fn prepared(&self, result: Result<Prepared, String>) {
+    /// The allocating thread is done. When something was refused before, gives what is to be told of that, and room for one
+    /// record of [`GAP_BYTES`] is set aside for who calls.
+    pub(super) fn prepared(&self, result: Result<Prepared, Fault>) -> Option<Outage> {
         let at = self.clock.monotonic();
         let mut state = self.lock();
+        let mut over = None;
         match result {
             Ok(prepared) => {
+                let room = cost(state.records + 1, state.bytes + GAP_BYTES);
+                let fits = room <= prepared.bytes.saturating_sub(state.header);
                 state.next = Next::Ready(prepared);
                 if state.failing.take().is_some() {
                     tracing::info!("the next log segment is prepared after all");
                 }
+                over = state.shortage.take();
+                if over.is_some() {
+                    self.stats.failed.set(i64::from(state.suspended.is_some()));
+                }
+                over = over.filter(|_| fits);
+                if over.is_some() {
+                    state.records += 1;
+                    state.bytes += GAP_BYTES;
+                    self.publish(&state);
+                }
             }
             Err(cause) => {
                 if state.failing.as_ref() != Some(&cause) {
-                    tracing::error!(cause, "the next log segment cannot be prepared");
+                    tracing::error!(cause = %cause, "the next log segment cannot be prepared");
                 }
                 state.failing = Some(cause.clone());
                 state.next = Next::Failed { cause, at };
@@ -223,12 +284,20 @@ impl Room {
         }
         drop(state);
         self.changed.notify_one();
+        over.map(|Shortage { cause: Fault { cause, detail }, began_at, refused }| Outage {
+            cause,
+            detail,
+            began_at,
+            ended_at: self.clock.now(),
+            refused,
+            rewritten: 0,
+        })
     }
 
     /// Takes the prepared segment. `None` would break the invariant.
     pub(super) fn take_prepared(&self) -> Option<Prepared> {
         let mut state = self.lock();
-        match std::mem::replace(&mut state.next, Next::Preparing) {
+        match std::mem::replace(&mut state.next, Next::Absent) {
             Next::Ready(prepared) => Some(prepared),
             other => {
                 state.next = other;
@@ -242,8 +311,57 @@ impl Room {
         let mut state = self.lock();
         state.rest = rest;
         state.header = header;
+        self.ask_if_absent(&mut state);
         drop(state);
-        self.ask(header);
+        self.changed.notify_one();
+    }
+
+    /// Never while one is under way: two would work on one file.
+    fn ask_if_absent(&self, state: &mut State) {
+        if matches!(state.next, Next::Absent) {
+            state.next = Next::Preparing;
+            self.ask(state.header);
+        }
+    }
+
+    /// Nothing new is taken until [`Room::recovered`], for the reason `refusal`. What was promised is taken still.
+    pub(super) fn suspend(&self, refusal: Refusal) {
+        let mut state = self.lock();
+        let refused = state.suspended.as_ref().map_or(0, |(_, refused)| *refused);
+        state.suspended = Some((refusal, refused));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// What all that is out may need, with the record that tells of an outage; and the next header.
+    pub(super) fn promised(&self) -> (u64, u64) {
+        let state = self.lock();
+        (cost(state.records + 1, state.bytes + GAP_BYTES), state.header)
+    }
+
+    /// As [`Room::written`], in a new segment after an outage; nothing new is given until
+    /// [`Room::resume`]. Room for one record of [`GAP_BYTES`] is set
+    /// aside for who calls. Gives how often something was refused.
+    pub(super) fn recovered(&self, records: u32, bytes: u64, rest: u64, header: u64) -> u64 {
+        let mut state = self.lock();
+        self.give_back(&mut state, records, bytes);
+        state.records += 1;
+        state.bytes += GAP_BYTES;
+        self.publish(&state);
+        state.rest = rest;
+        state.header = header;
+        // One that was prepared before may be no file of the directory any more.
+        if matches!(state.next, Next::Ready(_)) {
+            state.next = Next::Absent;
+        }
+        self.ask_if_absent(&mut state);
+        state.resuming = true;
+        state.suspended.take().map_or(0, |(_, refused)| refused)
+    }
+
+    /// New records are taken again.
+    pub(super) fn resume(&self) {
+        self.lock().resuming = false;
         self.changed.notify_one();
     }
 
@@ -282,9 +400,12 @@ impl Room {
         if let Some(refusal) = &state.stopped {
             return Some(refusal.to_string());
         }
+        if let Some((refusal, _)) = &state.suspended {
+            return Some(refusal.to_string());
+        }
         let cause = state.failing.clone()?;
         let left = state.rest.saturating_sub(cost(state.records, state.bytes));
-        let refusing = (left < HEALTHY_REST_BYTES).then(|| Refusal::Full(cause).to_string());
+        let refusing = (left < HEALTHY_REST_BYTES).then(|| Refusal::Full(cause.to_string()).to_string());
         if let Next::Failed { at, .. } = &state.next
             && self.clock.monotonic().saturating_duration_since(*at) >= RETRY_INTERVAL
         {

@@ -11,6 +11,8 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Where the next segment is prepared.
 pub(super) const PREPARED: &str = "next.prepared";
+/// Where a segment is prepared that takes over from one that failed.
+pub(super) const RESCUED: &str = "rescue.prepared";
 
 /// The name of the segment at `base`.
 pub(super) fn name(base: u64) -> String {

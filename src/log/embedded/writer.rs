@@ -1,27 +1,39 @@
 //! The writer thread: takes all that waits, writes it at once, syncs once, publishes, then acknowledges.
 //!
-//! No ack before the sync that covers it returned. After an error of a write or a sync nothing is retried: the page
-//! cache is not to be trusted then, so the log refuses everything until it is opened again.
+//! No ack before the sync that covers it returned, and the file still has its name and its length. After an error
+//! nothing is synced again: the file is let go, and `rescue` writes what was not acknowledged from memory into a new
+//! segment. Until that is done the log refuses, and keeps what it promised room for.
+
+mod batch;
+mod rescue;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use self::batch::{Batch, Record};
+use self::rescue::Trouble;
 use super::Shared;
 use super::allocate::Job;
-use super::frame::{EVENT_OVERHEAD_BYTES, Place, header_bytes};
+use super::frame::{Place, header_bytes};
+use super::outage::Fault;
 use super::segment::{self, PREPARED, index_name};
 use super::small::{SegmentIndex, Watermark};
-use super::storage::WriteFile;
-use super::tracker::{Head, LaneKey, Tracker};
+use super::storage::{Standing, WriteFile};
+use super::tracker::Tracker;
 use crate::base::{Timestamp, planted};
-use crate::log::{AppendError, Frame, Position, Refusal};
+use crate::event::GapCause;
+use crate::log::{AppendError, Frame, Position};
 
 /// Bytes that one write takes at most, but for its last record.
-const BATCH_BYTES: usize = 8 << 20;
+const BATCH_BYTES: u64 = 8 << 20;
+
+/// How often the files are looked at while nothing fails, and a rescue is tried while something does.
+pub(super) const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Where the result of an append goes.
 pub(super) type Done = oneshot::Sender<Result<Position, AppendError>>;
@@ -39,27 +51,30 @@ pub(super) enum Command {
 /// The thread's state.
 pub(super) struct Writer {
     shared: Arc<Shared>,
+    /// What follows from the durable frames.
     tracker: Tracker,
     /// `None` until the first roll after opening: the segment before is sealed already.
-    active: Option<WriteFile>,
+    active: Option<Active>,
     watermark: WriteFile,
+    /// Everything before this position is durable.
+    durable: u64,
     /// Where the next frame goes.
     position: u64,
-    /// The active segment's room ends here.
-    limit: u64,
     /// The newest segment has its index.
     indexed: bool,
+    /// What waits for its sync, or, in trouble, for the rescue.
     batch: Batch,
-    failed: Option<String>,
+    trouble: Option<Trouble>,
+    watched: Instant,
 }
 
-#[derive(Default)]
-struct Batch {
-    bytes: Vec<u8>,
-    start: u64,
-    records: u32,
-    body_bytes: u64,
-    waiting: Vec<(Done, Position)>,
+/// The segment that is written.
+struct Active {
+    file: WriteFile,
+    /// The file's bytes so far. What was acknowledged outlives the loss of the file.
+    image: Vec<u8>,
+    /// Bytes that are allocated.
+    bytes: u64,
 }
 
 impl Writer {
@@ -70,24 +85,36 @@ impl Writer {
         indexed: bool,
         watermark: WriteFile,
     ) -> Self {
+        let watched = shared.clock.monotonic();
         Self {
             shared,
             tracker,
             active: None,
             watermark,
+            durable: end,
             position: end,
-            limit: end,
             indexed,
-            batch: Batch { start: end, ..Batch::default() },
-            failed: None,
+            batch: Batch::default(),
+            trouble: None,
+            watched,
         }
     }
 
     /// Works until the log is closed or dropped.
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
-        while let Ok(first) = commands.recv() {
-            if !self.turn(first, commands) {
-                return;
+        loop {
+            match commands.recv_timeout(WATCH_INTERVAL) {
+                Ok(first) => {
+                    if !self.turn(first, commands) {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = self.shared.clock.monotonic();
+            if now.saturating_duration_since(self.watched) >= WATCH_INTERVAL {
+                self.watch();
             }
         }
     }
@@ -96,15 +123,20 @@ impl Writer {
     pub(super) fn turn(&mut self, first: Command, commands: &Receiver<Command>) -> bool {
         let mut next = Some(first);
         while let Some(command) = next {
-            if let Command::Close { done } = command {
-                self.flush();
-                let result = self.close();
-                self.shared.end(result.clone());
-                drop(done.send(result));
-                return false;
+            match command {
+                Command::Append { frame, bytes, done } => self.take(Record::event(frame, bytes, done)),
+                Command::MarkClosed { incarnation, at, bytes, done } => {
+                    self.take(Record::closed(incarnation, at, bytes, done));
+                }
+                Command::Close { done } => {
+                    self.flush();
+                    let result = self.close();
+                    self.shared.end(result.clone());
+                    drop(done.send(result));
+                    return false;
+                }
             }
-            self.take(command);
-            if self.batch.bytes.len() >= BATCH_BYTES {
+            if self.position - self.durable >= BATCH_BYTES {
                 self.flush();
             }
             next = commands.try_recv().ok();
@@ -113,198 +145,260 @@ impl Writer {
         true
     }
 
-    fn take(&mut self, command: Command) {
-        let (bytes, body) = match &command {
-            Command::Append { frame, bytes, .. } => (*bytes, frame.body.len()),
-            Command::MarkClosed { bytes, .. } => (*bytes, 0),
-            Command::Close { .. } => return,
-        };
-        let needed = (EVENT_OVERHEAD_BYTES + body) as u64;
-        if self.failed.is_none() && self.position + needed > self.limit {
+    /// Looks whether the files are as they should be, or tries to mend what is not.
+    pub(super) fn watch(&mut self) {
+        self.watched = self.shared.clock.monotonic();
+        if self.trouble.is_some() {
+            self.mend();
+        } else if let Err(fault) = self.at_the_disk(|writer| writer.inspect()) {
+            self.fail(fault);
+        }
+        self.shared.vigil.inspected();
+    }
+
+    fn take(&mut self, record: Record) {
+        if self.trouble.is_none() && !self.fits(&record) {
             self.flush();
-            if self.failed.is_none()
-                && let Err(error) = self.roll()
+            if self.trouble.is_none()
+                && let Err(fault) = self.at_the_disk(Self::roll)
             {
-                self.fail(&format!("the next segment could not be started: {error}"));
+                self.fail(fault);
             }
         }
-        if let Some(cause) = self.failed.clone() {
-            self.shared.room.written(1, bytes, 0, 0);
-            self.shared.stats.in_flight_records.dec();
-            if let Command::Append { done, .. } | Command::MarkClosed { done, .. } = command {
-                drop(done.send(Err(AppendError::Refused(Refusal::Failed(cause)))));
+        match &mut self.active {
+            Some(active) if self.trouble.is_none() => {
+                let place = Place { position: self.position, write_start: self.durable };
+                let record = record.encoded(self.shared.codec, place, &mut active.image);
+                self.position = self.tracker.base() + active.image.len() as u64;
+                self.batch.push(record);
             }
-            return;
+            _ => self.batch.push(record),
         }
-        let position = self.position;
-        let place = Place { position, write_start: self.batch.start };
-        let out = &mut self.batch.bytes;
-        let done = match command {
-            Command::Append { frame, done, .. } => {
-                let crc = self.shared.codec.encode_event(place, &frame, out);
-                let key = LaneKey { incarnation: frame.incarnation, target: frame.target };
-                let head = Head { seq: frame.seq, link: frame.link, recorded_at: frame.recorded_at };
-                self.tracker.event(position, crc, key, head);
-                done
-            }
-            Command::MarkClosed { incarnation, at, done, .. } => {
-                let crc = self.shared.codec.encode_closed(place, incarnation, at, out);
-                self.tracker.closed(position, crc, incarnation);
-                done
-            }
-            Command::Close { .. } => return,
-        };
-        self.position = self.batch.start + self.batch.bytes.len() as u64;
-        self.batch.records += 1;
-        self.batch.body_bytes += bytes;
-        self.batch.waiting.push((done, Position(position)));
+    }
+
+    fn fits(&self, record: &Record) -> bool {
+        let limit = self.active.as_ref().map_or(0, |active| self.tracker.base() + active.bytes);
+        self.position + record.frame_bytes() <= limit
     }
 
     /// Makes the batch durable and acknowledges it.
     fn flush(&mut self) {
-        if self.batch.waiting.is_empty() {
+        if self.batch.is_empty() {
+            return;
+        }
+        if self.trouble.is_some() {
+            self.leave_uncertain();
             return;
         }
         if planted::armed("ack_before_sync") {
-            self.acknowledge();
+            self.batch.acknowledge();
         }
-        if let Err(error) = self.write_batch() {
-            self.fail(&error.to_string());
-            return;
+        match self.at_the_disk(|writer| writer.write_batch()) {
+            Ok(()) => self.settle(),
+            Err(fault) => self.fail(fault),
         }
-        let stats = &self.shared.stats;
-        stats.appended_records.inc_by(u64::from(self.batch.records));
-        stats.appended_bytes.inc_by(self.batch.bytes.len() as u64);
-        stats.batch_records.observe(f64::from(self.batch.records));
-        self.shared.follow(&self.tracker);
-        let (records, bytes) = (self.batch.records, self.batch.body_bytes);
-        self.batch.bytes.clear();
-        self.batch.start = self.position;
-        self.batch.records = 0;
-        self.batch.body_bytes = 0;
-        self.shared.room.written(records, bytes, self.limit - self.position, self.next_header());
-        self.shared.publish(self.position);
+    }
+
+    /// Does something that the disk may keep waiting.
+    fn at_the_disk<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        self.shared.vigil.begins(self.shared.clock.monotonic());
+        let result = work(self);
+        self.shared.vigil.ends();
+        result
+    }
+
+    fn write_batch(&self) -> Result<(), Fault> {
+        let active = self.active.as_ref().ok_or_else(|| Fault::new(GapCause::Io, "no segment is active"))?;
+        let file = active.file.name();
+        let offset = self.durable - self.tracker.base();
+        let bytes = usize::try_from(offset).ok().and_then(|offset| active.image.get(offset..));
+        active
+            .file
+            .write_at(bytes.unwrap_or_default(), offset)
+            .map_err(|error| Fault::io(&format!("write {file}"), &error))?;
+        if planted::armed("watermark_before_data") {
+            self.write_watermark(self.position, false).map_err(|error| watermark_fault(&error))?;
+        }
+        let started = self.shared.clock.monotonic();
+        let mut synced = active.file.sync_data();
+        if synced.is_err() && planted::armed("failed_sync_retried") {
+            synced = active.file.sync_data();
+        }
+        synced.map_err(|error| Fault::io(&format!("sync {file}"), &error))?;
+        let took = self.shared.clock.monotonic().saturating_duration_since(started);
+        self.shared.stats.sync_seconds.observe(took.as_secs_f64());
+        if !planted::armed("lost_file_unseen") {
+            check_standing(&active.file, active.bytes)?;
+        }
+        self.write_watermark(self.position, false).map_err(|error| watermark_fault(&error))
+    }
+
+    /// The batch is durable: whoever waits is told.
+    fn settle(&mut self) {
+        self.take_in();
+        let (records, bytes) = (self.batch.len(), self.batch.room());
+        let rest = self.rest();
+        self.shared.room.written(records, bytes, rest, self.next_header());
+        self.shared.publish(self.durable);
         self.acknowledge();
     }
 
-    fn write_batch(&self) -> io::Result<()> {
-        let active = self.active.as_ref().ok_or_else(|| io::Error::other("no segment is active"))?;
-        active.write_at(&self.batch.bytes, self.batch.start - self.tracker.base())?;
-        if planted::armed("watermark_before_data") {
-            self.write_watermark(false)?;
-        }
-        let started = self.shared.clock.monotonic();
-        active.sync_data()?;
-        let took = self.shared.clock.monotonic().saturating_duration_since(started);
-        self.shared.stats.sync_seconds.observe(took.as_secs_f64());
-        self.write_watermark(false)
-    }
-
-    /// Only others read it, and after a crash the next opening: so it is not synced with each batch.
-    fn write_watermark(&self, clean: bool) -> io::Result<()> {
-        let watermark = Watermark { end: self.position, clean };
-        self.watermark.write_at(&watermark.encode(self.shared.id), 0)
+    /// What follows from the batch, now that it is durable.
+    fn take_in(&mut self) {
+        self.batch.apply(&mut self.tracker);
+        let stats = &self.shared.stats;
+        stats.appended_records.inc_by(u64::from(self.batch.len()));
+        stats.appended_bytes.inc_by(self.position - self.durable);
+        stats.batch_records.observe(f64::from(self.batch.len()));
+        self.durable = self.position;
+        self.shared.follow(&self.tracker);
     }
 
     fn acknowledge(&mut self) {
-        let stats = &self.shared.stats;
-        stats.in_flight_records.dec_by(i64::try_from(self.batch.waiting.len()).unwrap_or(0));
-        for (done, position) in self.batch.waiting.drain(..) {
-            // Nobody waits for it any more: that is the caller's choice, the record is durable all the same.
-            drop(done.send(Ok(position)));
-        }
+        self.shared.stats.in_flight_records.dec_by(i64::from(self.batch.len()));
+        self.batch.acknowledge();
+        self.batch.clear();
+    }
+
+    /// What the active segment still holds.
+    fn rest(&self) -> u64 {
+        let limit = self.active.as_ref().map_or(0, |active| self.tracker.base() + active.bytes);
+        limit.saturating_sub(self.position)
+    }
+
+    /// Only others read it, and after a crash the next opening: so it is not synced with each batch.
+    fn write_watermark(&self, end: u64, clean: bool) -> io::Result<()> {
+        self.watermark.write_at(&Watermark { end, clean }.encode(self.shared.id), 0)
     }
 
     fn next_header(&self) -> u64 {
         header_bytes(self.tracker.lanes().len()) as u64
     }
 
-    /// Seals the active segment and goes on in the prepared one.
-    fn roll(&mut self) -> io::Result<()> {
-        let prepared = self
-            .shared
-            .room
-            .take_prepared()
-            .ok_or_else(|| io::Error::other("no segment is prepared, although room was promised"))?;
+    /// Seals the active segment and goes on in the prepared one. On an error nothing is changed in here.
+    fn roll(&mut self) -> Result<(), Fault> {
+        let prepared =
+            self.shared.room.take_prepared().ok_or_else(|| {
+                Fault::new(GapCause::Io, "no segment is prepared, although room was promised")
+            })?;
         self.seal()?;
         let base = self.position;
         let name = segment::name(base);
         let (header, crc) =
             self.shared.codec.encode_header(self.shared.id, base, self.tracker.base(), &self.tracker);
         let mut file = prepared.file;
-        file.write_at(&header, 0)?;
-        if !planted::armed("roll_without_header_sync") {
-            file.sync_data()?;
-        }
-        self.shared.storage.rename(PREPARED, &name)?;
-        file.renamed(&name);
-        if !planted::armed("rename_without_dir_sync") {
-            self.shared.storage.sync_dir()?;
-        }
+        let end = base + header.len() as u64;
+        let mut start = || {
+            file.write_at(&header, 0)?;
+            if !planted::armed("roll_without_header_sync") {
+                file.sync_data()?;
+            }
+            self.shared.storage.rename(PREPARED, &name)?;
+            file.renamed(&name);
+            if !planted::armed("rename_without_dir_sync") {
+                self.shared.storage.sync_dir()?;
+            }
+            Ok(())
+        };
+        start().map_err(|error| Fault::io(&format!("start the next segment, {name}"), &error))?;
+        check_standing(&file, prepared.bytes)?;
+        let synced = self.write_watermark(end, false).and_then(|()| self.watermark.sync_data());
+        synced.map_err(|error| watermark_fault(&error))?;
+        let header_bytes = header.len() as u64;
+        let mut image = self.active.take().map(|active| active.image).unwrap_or_default();
+        image.clear();
+        image.extend_from_slice(&header);
+        self.start_segment(base, crc, Active { file, image, bytes: prepared.bytes }, header_bytes);
+        self.shared.follow(&self.tracker);
+        self.shared.publish(self.durable);
+        self.shared.room.rolled(self.rest(), self.next_header());
+        Ok(())
+    }
+
+    /// From here on `active`, which holds a durable header and perhaps durable records, is the active segment.
+    fn start_segment(&mut self, base: u64, crc: u32, mut active: Active, header_bytes: u64) {
         if !self.indexed {
             let index = SegmentIndex::of(&self.tracker, base);
             self.shared.room.hand(Job::Index(Box::new(index)));
         }
         self.indexed = false;
         self.tracker.header(base, crc);
-        self.active = Some(file);
-        self.position = base + header.len() as u64;
-        self.limit = base + prepared.bytes;
-        self.batch.start = self.position;
-        self.write_watermark(false)?;
-        self.watermark.sync_data()?;
+        // Address space only: the pages come as they are written.
+        let more = usize::try_from(active.bytes).unwrap_or(0).saturating_sub(active.image.len());
+        active.image.reserve_exact(more);
+        self.position = base + active.image.len() as u64;
+        self.durable = base + header_bytes;
+        self.active = Some(active);
         self.shared.add_segment(base);
-        self.shared.follow(&self.tracker);
-        self.shared.publish(self.position);
-        self.shared.room.rolled(self.limit - self.position, self.next_header());
-        Ok(())
     }
 
     /// Gives the active segment its exact length, durably.
-    fn seal(&mut self) -> io::Result<()> {
-        if let Some(active) = self.active.take() {
-            active.truncate(self.position - self.tracker.base())?;
-            if !planted::armed("seal_without_sync") {
-                active.sync_all()?;
-            }
+    fn seal(&mut self) -> Result<(), Fault> {
+        let length = self.position - self.tracker.base();
+        if let Some(active) = &mut self.active {
+            let seal = || {
+                active.file.truncate(length)?;
+                if planted::armed("seal_without_sync") { Ok(()) } else { active.file.sync_all() }
+            };
+            seal().map_err(|error| Fault::io(&format!("seal {}", active.file.name()), &error))?;
+            active.bytes = length;
         }
         Ok(())
     }
 
-    /// Nothing is accepted any more. What is in the batch may be written.
-    fn fail(&mut self, cause: &str) {
-        tracing::error!(cause, "the log failed and refuses until it is opened again");
-        self.failed = Some(cause.to_owned());
-        self.active = None;
-        self.shared.stats.failed.set(1);
-        self.shared.room.stop(Refusal::Failed(cause.to_owned()), || ());
-        let (records, bytes) = (self.batch.records, self.batch.body_bytes);
-        self.shared.room.written(records, bytes, 0, 0);
-        self.shared.stats.in_flight_records.dec_by(i64::try_from(self.batch.waiting.len()).unwrap_or(0));
-        for (done, _) in self.batch.waiting.drain(..) {
-            drop(done.send(Err(AppendError::Uncertain(cause.to_owned()))));
-        }
-        self.batch = Batch { start: self.position, ..Batch::default() };
-    }
-
     fn close(&mut self) -> Result<(), AppendError> {
-        if let Some(cause) = &self.failed {
-            return Err(AppendError::Uncertain(cause.clone()));
+        if self.trouble.is_some() {
+            self.try_rescue();
         }
-        self.finish().map_err(|error| {
-            let cause = error.to_string();
-            self.fail(&cause);
-            AppendError::Uncertain(cause)
-        })
+        if self.trouble.is_none()
+            && let Err(fault) = self.finish()
+        {
+            self.fail(fault);
+            // Mended, it may end well after all.
+            if self.trouble.is_none()
+                && let Err(fault) = self.finish()
+            {
+                return Err(AppendError::Uncertain(fault.to_string()));
+            }
+        }
+        match &self.trouble {
+            Some(trouble) => Err(AppendError::Uncertain(trouble.fault.to_string())),
+            None => Ok(()),
+        }
     }
 
-    fn finish(&mut self) -> io::Result<()> {
+    fn finish(&mut self) -> Result<(), Fault> {
         self.seal()?;
         if !self.indexed {
             let index = SegmentIndex::of(&self.tracker, self.position);
-            self.shared.storage.replace(&index_name(index.base), &index.encode(self.shared.id))?;
+            match self.shared.storage.replace(&index_name(index.base), &index.encode(self.shared.id)) {
+                Ok(()) => self.indexed = true,
+                // It is made again from the segment when the log is opened.
+                Err(error) => tracing::warn!(%error, "the index of the last log segment was not written"),
+            }
         }
-        self.write_watermark(true)?;
-        self.watermark.sync_all()
+        let closed = self.write_watermark(self.durable, true).and_then(|()| self.watermark.sync_all());
+        closed.map_err(|error| watermark_fault(&error))
+    }
+}
+
+fn watermark_fault(error: &io::Error) -> Fault {
+    Fault::io("write the log's watermark", error)
+}
+
+/// The file has its name and its length still; else what was synced into it would not be found again.
+fn check_standing(file: &WriteFile, bytes: u64) -> Result<(), Fault> {
+    let name = file.name();
+    let standing = file.standing().map_err(|error| Fault::io(&format!("look at {name}"), &error))?;
+    match standing {
+        Standing::Same { bytes: found } if found == bytes => Ok(()),
+        Standing::Same { bytes: found } => Err(Fault::new(
+            GapCause::Resized,
+            format!("somebody gave {name} {found} bytes, where the log has {bytes}"),
+        )),
+        Standing::Missing => Err(Fault::new(GapCause::Missing, format!("{name} is not there any more"))),
+        Standing::Replaced => {
+            Err(Fault::new(GapCause::Replaced, format!("another file stands in the place of {name}")))
+        }
     }
 }

@@ -201,6 +201,7 @@ fn with_facts(row: EventRow, facts: &Facts) -> EventRow {
             authorized: Some(facts.authorized),
             ..row
         },
+        Facts::Gap(facts) => EventRow { error_code: text(facts.cause.as_str()), ..row },
         // What these say is in the body; no column asks for it.
         Facts::Started(_)
         | Facts::Stopping(_)
@@ -391,7 +392,8 @@ pub fn call_step(decoded: &Decoded) -> Option<CallStep> {
         | Facts::Stopping(_)
         | Facts::LaneClosed(_)
         | Facts::Checkpoint(_)
-        | Facts::Retention(_) => None,
+        | Facts::Retention(_)
+        | Facts::Gap(_) => None,
     }
 }
 
@@ -400,9 +402,9 @@ mod tests {
     use super::*;
     use crate::base::{Category, sha256};
     use crate::event::{
-        AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, KeyCreated, KeyRevoked,
-        LaneClosed, LaneHead, Outcome, Retention, RowsCut, Started, Stopping, SystemCheckpoint, Topic,
-        Transport,
+        AckCheck, AckClass, ArgumentsLevel, AuditQueried, AuthFailed, Draft, Failure, Gap, GapCause,
+        KeyCreated, KeyRevoked, LaneClosed, LaneHead, Outcome, Retention, RowsCut, Started, Stopping,
+        SystemCheckpoint, Topic, Transport,
     };
     use crate::log::{Frame, Position, Stored};
 
@@ -524,6 +526,14 @@ mod tests {
                 months: vec!["2026-01".into()],
                 before: Timestamp::from_micros(1_769_904_000_000_000),
             })),
+            Kind::SystemGap => Facts::Gap(Gap {
+                cause: GapCause::Io,
+                detail: "cannot sync".into(),
+                began_at: Timestamp::from_micros(1),
+                ended_at: Timestamp::from_micros(2),
+                refused: 3,
+                rewritten: 4,
+            }),
         }
     }
 

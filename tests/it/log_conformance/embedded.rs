@@ -52,6 +52,7 @@ impl Place for Directory {
             in_flight_records_max: self.limits.records,
             in_flight_bytes_max: self.limits.bytes,
             reserve_wait: self.limits.wait,
+            append_wait: std::time::Duration::from_secs(60),
         };
         async move {
             let opened = tokio::task::spawn_blocking(|| EmbeddedLog::open(options, Arc::new(SystemClock)));

@@ -100,7 +100,7 @@ macro_rules! conformance {
             appending::who_waits_for_room_gets_it_when_it_comes_back,
             appending::a_record_over_its_reservation_is_refused_and_harms_nobody,
             appending::a_refused_event_is_not_written_and_takes_no_number,
-            appending::an_uncertain_append_stops_its_lane_and_is_there_whole_or_not_at_all,
+            appending::an_uncertain_append_keeps_its_place_in_its_lane,
             reading::replay_equals_live_across_reopenings,
             reading::a_reader_gives_only_what_is_asked_for,
             reading::a_reader_that_is_dropped_while_waiting_loses_nothing,

@@ -10,7 +10,7 @@ use annals::dispatch::{Dispatch, Limits};
 use annals::event::{Decoded, Facts, Kind, Terminal, TopicPartition};
 use annals::http::{Guard, ListenerLimits, Readiness, State, StoreState};
 use annals::log::embedded::{EmbeddedLog, Options};
-use annals::log::{Health, Lanes, Log};
+use annals::log::{Lanes, Log};
 use annals::mcp::{Server, SessionLimits};
 use annals::tools::{
     CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult, Toolbox,
@@ -224,10 +224,7 @@ impl Harness {
             mcp: Server::new(dispatch, setup.sessions, tasks.clone()),
             auth: Arc::new(auth),
             query: query(),
-            readiness: Box::new(move || Readiness {
-                log_accepts: health.health() == Health::Accepting,
-                store: *store_seen.borrow(),
-            }),
+            readiness: Box::new(move || Readiness { log: health.health(), store: *store_seen.borrow() }),
             guard: Guard::new(address, &setup.http),
             body_bytes_max: setup.body_bytes_max,
             body_timeout: setup.body_timeout,

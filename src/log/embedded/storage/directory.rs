@@ -2,12 +2,12 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, StatVfsMountFlags};
 
-use super::{LOCK, LockError};
+use super::{FileId, LOCK, LockError, Standing};
 
 /// Makes `dir` (mode 0700) and what is missing above it. Gives what was made.
 pub(super) fn make(dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -70,6 +70,27 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 
 pub(super) fn open_write(path: &Path) -> io::Result<File> {
     options().read(true).create(true).truncate(false).open(path)
+}
+
+pub(super) fn open_existing(path: &Path) -> io::Result<File> {
+    options().read(true).open(path)
+}
+
+pub(super) fn id(path: &Path) -> io::Result<Option<FileId>> {
+    let found = present(std::fs::metadata(path))?;
+    Ok(found.map(|found| FileId { device: found.dev(), inode: found.ino() }))
+}
+
+pub(super) fn standing(file: &File, path: &Path) -> io::Result<Standing> {
+    let (ours, Some(named)) = (file.metadata()?, present(std::fs::metadata(path))?) else {
+        return Ok(Standing::Missing);
+    };
+    let same = (ours.dev(), ours.ino()) == (named.dev(), named.ino());
+    Ok(if same { Standing::Same { bytes: named.len() } } else { Standing::Replaced })
+}
+
+pub(super) fn is_read_only(dir: &Path) -> io::Result<bool> {
+    Ok(rustix::fs::statvfs(dir)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 pub(super) fn remove(path: &Path) -> io::Result<()> {

@@ -75,6 +75,24 @@ pub(super) enum Lock {
     },
 }
 
+/// Whether an open file is still the one that its name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It is, and has this many bytes.
+    Same { bytes: u64 },
+    /// Nothing has its name.
+    Missing,
+    /// Another file has its name.
+    Replaced,
+}
+
+/// Which file of the system something is, whatever it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
 const LOCK: &str = "lock";
 
 impl Storage {
@@ -161,6 +179,33 @@ impl Storage {
         }
     }
 
+    /// Which file is the lock now; `None` when there is none.
+    pub(super) fn lock_id(&self) -> io::Result<Option<FileId>> {
+        match &self.medium {
+            Medium::Directory => directory::id(&self.dir.join(LOCK)),
+            #[cfg(test)]
+            Medium::Simulated(_) => Ok(Some(FileId { device: 0, inode: 0 })),
+        }
+    }
+
+    /// Whether the directory is there.
+    pub(super) fn is_there(&self) -> bool {
+        match &self.medium {
+            Medium::Directory => self.dir.is_dir(),
+            #[cfg(test)]
+            Medium::Simulated(_) => true,
+        }
+    }
+
+    /// Whether the file system takes no writes.
+    pub(super) fn is_read_only(&self) -> io::Result<bool> {
+        match &self.medium {
+            Medium::Directory => directory::is_read_only(&self.dir),
+            #[cfg(test)]
+            Medium::Simulated(_) => Ok(false),
+        }
+    }
+
     /// The names in the directory, in no order.
     pub(super) fn list(&self) -> io::Result<Vec<String>> {
         match &self.medium {
@@ -204,6 +249,16 @@ impl Storage {
             Medium::Directory => Handle::Directory(directory::open_write(&self.dir.join(name))?),
             #[cfg(test)]
             Medium::Simulated(disk) => Handle::Simulated(disk.open_write(name)?),
+        };
+        Ok(WriteFile { handle, name: name.to_owned(), storage: self.clone() })
+    }
+
+    /// Opens a file that is there for reading and writing.
+    pub(super) fn open_existing(&self, name: &str) -> io::Result<WriteFile> {
+        let handle = match &self.medium {
+            Medium::Directory => Handle::Directory(directory::open_existing(&self.dir.join(name))?),
+            #[cfg(test)]
+            Medium::Simulated(disk) => Handle::Simulated(disk.open_read(name)?),
         };
         Ok(WriteFile { handle, name: name.to_owned(), storage: self.clone() })
     }
@@ -292,6 +347,29 @@ pub(super) struct WriteFile {
 }
 
 impl WriteFile {
+    /// What it is called.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How it stands to its name.
+    pub(super) fn standing(&self) -> io::Result<Standing> {
+        match &self.handle {
+            Handle::Directory(file) => directory::standing(file, &self.storage.dir.join(&self.name)),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.standing(&self.name),
+        }
+    }
+
+    /// Fills `buffer` from `offset` as far as the file goes; returns the bytes read.
+    pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &self.handle {
+            Handle::Directory(file) => directory::read_at(file, buffer, offset),
+            #[cfg(test)]
+            Handle::Simulated(file) => file.read_at(buffer, offset),
+        }
+    }
+
     /// Names it as it is called now, after a rename.
     pub(super) fn renamed(&mut self, name: &str) {
         name.clone_into(&mut self.name);

@@ -1,12 +1,8 @@
 //! What an ack means, and what is left when the disk fails.
 
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
 use futures::FutureExt;
 
 use super::*;
-use crate::log::{AppendError, Health, Refusal};
 
 #[tokio::test]
 async fn an_ack_waits_for_the_sync_that_covers_it() {
@@ -80,57 +76,6 @@ fn opening_syncs_the_names_it_found_before_a_watermark_builds_on_them() {
     let synced = first(&|seen| *seen == Operation::SyncDir);
     let named = first(&|seen| matches!(seen, Operation::Rename { to, .. } if to == "watermark"));
     assert!(synced < named, "{seen:?}");
-}
-
-/// Fails the next matching operation, and counts the syncs that are tried.
-fn failing(armed: &Arc<AtomicBool>, syncs: &Arc<AtomicUsize>, on_sync: bool) -> Observer {
-    let (armed, syncs) = (armed.clone(), syncs.clone());
-    Arc::new(move |operation| {
-        let hit = match operation {
-            Operation::SyncData { file } if file.ends_with(".seg") => {
-                syncs.fetch_add(1, Ordering::SeqCst);
-                on_sync
-            }
-            Operation::Write { file, .. } if file.ends_with(".seg") => !on_sync,
-            _ => false,
-        };
-        if hit && armed.load(Ordering::SeqCst) { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
-    })
-}
-
-#[tokio::test]
-async fn a_failed_write_or_sync_stops_the_log_for_good() {
-    for on_sync in [false, true] {
-        let dir = TempDir::new().unwrap();
-        let options = options(&dir);
-        let (armed, syncs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let log = observed(&options, failing(&armed, &syncs, on_sync));
-        let kept = append(&log, frame(0, 0, 10)).await;
-        let early = log.reserve(1, 10).await.unwrap();
-        armed.store(true, Ordering::SeqCst);
-        let error = send(&log, frame(0, 1, 10)).await.await.unwrap_err();
-        assert!(
-            matches!(&error, AppendError::Uncertain(cause) if cause.contains("the disk is gone")),
-            "{error:?}"
-        );
-        // The disk works again, but what it holds is unknown: nothing is tried.
-        armed.store(false, Ordering::SeqCst);
-        let tried = syncs.load(Ordering::SeqCst);
-        let failed = |error: &AppendError| matches!(error, AppendError::Refused(Refusal::Failed(cause)) if cause.contains("the disk is gone"));
-        let error = log.append(early, frame(0, 2, 10)).await.unwrap_err();
-        assert!(failed(&error), "{error:?}");
-        let error = log.reserve(1, 10).await.unwrap_err();
-        assert!(failed(&error), "{error:?}");
-        assert!(matches!(log.health(), Health::Refusing(cause) if cause.contains("the disk is gone")));
-        assert!(matches!(log.close().await, Err(AppendError::Uncertain(_))));
-        assert_eq!(syncs.load(Ordering::SeqCst), tried, "a failed sync was tried again");
-        drop(log);
-
-        let (log, _) = open(&options);
-        let mut reader = log.reader(&[(target(0), None)]).unwrap();
-        assert_eq!(reader.next(1).await.unwrap(), [kept]);
-        append(&log, frame(0, 3, 10)).await;
-    }
 }
 
 #[tokio::test]

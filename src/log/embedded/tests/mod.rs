@@ -2,6 +2,7 @@
 
 mod damage;
 mod durability;
+mod faults;
 mod read;
 mod retention;
 mod room;
@@ -36,6 +37,7 @@ fn options(dir: &TempDir) -> Options {
         in_flight_records_max: 16,
         in_flight_bytes_max: 2 * 1024,
         reserve_wait: Duration::from_millis(200),
+        append_wait: Duration::from_secs(60),
     }
 }
 

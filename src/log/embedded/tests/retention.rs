@@ -210,7 +210,10 @@ async fn an_anchor_that_is_not_this_logs_own_is_found() {
     let options = options(&dir);
     let (log, _) = open(&options);
     fill_aged(&log, 120).await;
+    log.close().await.unwrap();
+    drop(log);
     let whole = copy(&options);
+    let (log, _) = open(&options);
     let cut = planned(&log, at(60_000)).await;
     log.drop_segments(cut.clone()).await.unwrap();
     let id = log.id();
@@ -316,6 +319,7 @@ async fn a_drop_that_stops_anywhere_is_finished_or_did_not_happen() {
         in_flight_records_max: 16,
         in_flight_bytes_max: 2 * 1024,
         reserve_wait: Duration::from_secs(60),
+        append_wait: Duration::from_secs(60),
     };
     let mut stops = 0;
     for seed in 0..20 {

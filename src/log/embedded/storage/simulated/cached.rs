@@ -31,6 +31,8 @@ pub(super) struct Content {
     pub(super) durable: Vec<u8>,
     pub(super) seen: Vec<u8>,
     pub(super) pending: Vec<Change>,
+    /// A sync failed: what is seen may never become durable, whatever a later sync says.
+    pub(super) betrayed: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -118,10 +120,23 @@ impl Content {
         self.pending.push(change);
     }
 
+    /// A sync fails: each write reached the disk or never will, for the system takes its pages for clean from now on.
+    pub(super) fn fail(&mut self, random: &mut Random) {
+        self.betrayed = true;
+        let Self { durable, pending, .. } = self;
+        pending.retain(|change| {
+            if matches!(change, Change::Write { .. }) && random.below(2) == 0 {
+                change.apply(durable);
+            }
+            matches!(change, Change::Length(_))
+        });
+    }
+
     pub(super) fn cut(&mut self, random: &mut Random, survival: Survival, grain: usize) {
-        if self.pending.is_empty() {
+        if self.pending.is_empty() && !self.betrayed {
             return;
         }
+        self.betrayed = false;
         let mut versions = vec![std::mem::take(&mut self.durable)];
         for change in self.pending.drain(..) {
             let mut next = versions.last().cloned().unwrap_or_default();

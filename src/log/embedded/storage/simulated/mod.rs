@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::cached::{Change, Content, Names, Renaming, Survival};
-use super::{LOCK, LockError};
+use super::{LOCK, LockError, Standing};
 
 pub(crate) use self::cached::Random;
 
@@ -61,6 +61,11 @@ struct State {
     with_names: bool,
     stopped: bool,
     stop: Option<Stop>,
+    /// So many operations fail, behind that one, though the machine goes on.
+    failing: u64,
+    fails_from: u64,
+    /// One failed since the machine was started.
+    failed: bool,
     locked: bool,
     trace: Option<Vec<String>>,
 }
@@ -70,6 +75,8 @@ struct State {
 enum Extent {
     Whole,
     Part,
+    /// It failed, as a device does: of a sync, nobody knows what it kept, and the system does not try again.
+    Failed,
 }
 
 impl Disk {
@@ -83,6 +90,9 @@ impl Disk {
             with_names: false,
             stopped: false,
             stop: None,
+            failing: 0,
+            fails_from: 0,
+            failed: false,
             locked: false,
             trace: None,
         })
@@ -100,6 +110,7 @@ impl Disk {
     pub(crate) fn fork(&self) -> Self {
         let mut state = self.state().clone();
         state.stop_at = None;
+        state.failing = 0;
         state.trace = None;
         Self::of(state)
     }
@@ -128,6 +139,23 @@ impl Disk {
         state.with_names = with_names;
     }
 
+    /// After `spared` operations the next `count` fail, each having done nothing, a part or all of what it should.
+    pub(crate) fn fail_after(&self, spared: u64, count: u64) {
+        let mut state = self.state();
+        state.fails_from = state.operations + spared;
+        state.failing = count;
+    }
+
+    /// Nothing fails any more. Whether something had to fail still.
+    pub(crate) fn heal(&self) -> bool {
+        std::mem::take(&mut self.state().failing) > 0
+    }
+
+    /// An operation failed since the machine was started.
+    pub(crate) fn failed(&self) -> bool {
+        self.state().failed
+    }
+
     /// It stopped: everything fails until it is started again.
     pub(crate) fn stopped(&self) -> bool {
         self.state().stopped
@@ -138,6 +166,8 @@ impl Disk {
         let mut state = self.state();
         state.stop_at = None;
         state.stopped = false;
+        state.failing = 0;
+        state.failed = false;
     }
 
     /// Starts again after a power cut.
@@ -174,12 +204,17 @@ impl Disk {
         state.operations += 1;
         let stops = state.stop_at.is_some_and(|stop_at| state.operations >= stop_at)
             && (!state.with_names || verb.contains("name"));
-        let moment = if stops { MOMENTS[state.random.below(3)] } else { Moment::Behind };
+        let fails = !stops && state.failing > 0 && state.operations > state.fails_from;
+        let moment = if stops || fails { MOMENTS[state.random.below(3)] } else { Moment::Behind };
         if stops || state.trace.is_some() {
             let file = file(&state);
             let number = state.operations;
             if let Some(trace) = &mut state.trace {
-                let ending = if stops { format!("  <- stopped {moment:?}") } else { String::new() };
+                let ending = match (stops, fails) {
+                    (true, _) => format!("  <- stopped {moment:?}"),
+                    (false, true) => format!("  <- failed {moment:?}"),
+                    (false, false) => String::new(),
+                };
                 trace.push(format!("{number:5} {verb} {file}{ending}"));
             }
             if stops {
@@ -187,12 +222,19 @@ impl Disk {
             }
         }
         state.stopped = stops;
+        state.failing -= u64::from(fails);
+        state.failed |= fails;
         match moment {
+            Moment::Before if fails && verb.contains("sync") => perform(&mut state, Extent::Failed)?,
             Moment::Before => {}
-            Moment::Within => perform(&mut state, Extent::Part)?,
+            Moment::Within => perform(&mut state, if fails { Extent::Failed } else { Extent::Part })?,
             Moment::Behind => perform(&mut state, Extent::Whole)?,
         }
-        if stops { Err(off()) } else { Ok(()) }
+        match (stops, fails) {
+            (true, _) => Err(off()),
+            (false, true) => Err(trouble(&mut state)),
+            (false, false) => Ok(()),
+        }
     }
 
     /// Lets the other thread have its turn, unless this is it.
@@ -340,6 +382,11 @@ fn off() -> io::Error {
     io::Error::other("the machine is off")
 }
 
+fn trouble(state: &mut State) -> io::Error {
+    let kinds = [io::ErrorKind::Other, io::ErrorKind::StorageFull, io::ErrorKind::ReadOnlyFilesystem];
+    io::Error::new(kinds[state.random.below(3)], "the device failed")
+}
+
 impl State {
     fn find(&self, name: &str) -> Option<&Content> {
         self.names.seen.get(name).and_then(|&file| self.files.get(file))
@@ -373,6 +420,18 @@ impl File {
         })
     }
 
+    pub(super) fn standing(&self, name: &str) -> io::Result<Standing> {
+        self.disk.look(|state| {
+            Ok(match state.names.seen.get(name) {
+                None => Standing::Missing,
+                Some(&file) if file == self.file => {
+                    Standing::Same { bytes: state.files[file].seen.len() as u64 }
+                }
+                Some(_) => Standing::Replaced,
+            })
+        })
+    }
+
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
         self.disk.operate(
@@ -380,7 +439,7 @@ impl File {
             |state| state.name_of(self.file).to_owned(),
             |state, extent| {
                 let mut end = bytes.len();
-                if extent == Extent::Part {
+                if extent != Extent::Whole {
                     // Up to the start of one of the sectors that it touches.
                     let sector = offset / SECTOR_BYTES + state.random.below(bytes.len() / SECTOR_BYTES + 2);
                     end = (sector * SECTOR_BYTES).saturating_sub(offset).min(end);
@@ -408,7 +467,11 @@ impl File {
             "sync the data of",
             |state| state.name_of(self.file).to_owned(),
             |state, extent| {
-                let content = &mut state.files[self.file];
+                let State { files, random, .. } = state;
+                let content = &mut files[self.file];
+                if extent == Extent::Failed {
+                    content.fail(random);
+                }
                 if extent == Extent::Whole {
                     let last =
                         content.pending.iter().rposition(|change| matches!(change, Change::Write { .. }));
@@ -427,10 +490,19 @@ impl File {
             "sync",
             |state| state.name_of(self.file).to_owned(),
             |state, extent| {
-                let content = &mut state.files[self.file];
-                if extent == Extent::Whole {
+                let State { files, random, .. } = state;
+                let content = &mut files[self.file];
+                if extent == Extent::Failed {
+                    content.fail(random);
+                }
+                if extent == Extent::Whole && !content.betrayed {
                     content.durable.clone_from(&content.seen);
                     content.pending.clear();
+                } else if extent == Extent::Whole {
+                    let Content { durable, pending, .. } = content;
+                    for change in pending.drain(..) {
+                        change.apply(durable);
+                    }
                 }
                 Ok(())
             },

@@ -77,6 +77,9 @@ pub(super) struct Tally {
     /// Records without ack at a crash that were found and that were not.
     pub(super) unanswered_kept: u64,
     pub(super) unanswered_lost: u64,
+    /// Times that the disk failed and was healed, and records that were late by that.
+    pub(super) healed: u64,
+    pub(super) late: u64,
 }
 
 impl Tally {
@@ -91,6 +94,8 @@ impl Tally {
         self.drops += other.drops;
         self.unanswered_kept += other.unanswered_kept;
         self.unanswered_lost += other.unanswered_lost;
+        self.healed += other.healed;
+        self.late += other.late;
     }
 }
 
@@ -126,6 +131,7 @@ impl Life {
             in_flight_records_max: 12,
             in_flight_bytes_max: 8 * 1024,
             reserve_wait: Duration::from_secs(60),
+            append_wait: Duration::from_secs(60),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         Self {
@@ -246,6 +252,7 @@ impl Life {
         self.starts += 1;
         self.incarnation = Uuid::from_u128(self.starts);
         self.disk.note(|| format!("-- start {}", self.starts));
+        self.disk.heal();
         let (engine, recovered) = match self.open(&self.disk) {
             Ok(opened) => opened,
             Err(_) if self.disk.stopped() => {
@@ -306,6 +313,11 @@ impl Life {
             20..=39 => {
                 engine.helper.help();
             }
+            40..=43 => {
+                let count = [1, 1, 2, 12][self.random.below(4)];
+                self.disk.fail_after(self.random.below(8) as u64, count);
+            }
+            44..=51 => self.heal(engine)?,
             _ => {
                 let records = 1 + self.random.below(6);
                 for _ in 0..records {
@@ -323,19 +335,24 @@ impl Life {
     /// Drops the oldest segments.
     fn drop_some(&mut self, engine: &Engine) -> Result<(), String> {
         let failed = |what: &str, error: DropError| format!("nothing failed, but {what}: {error}");
+        if engine.writer.in_trouble() {
+            return Ok(());
+        }
         let found = self.scan(&self.storage(&self.disk))?;
         let oldest = Timestamp::from_micros(i64::MAX);
         let cut = match plan(&engine.log.shared, oldest, 1 + self.random.below(3)) {
             Ok(Some(cut)) => cut,
             Ok(None) => return Ok(()),
-            Err(_) if self.disk.stopped() => return Ok(()),
+            Err(_) if self.disk.stopped() || self.disk.failed() => return Ok(()),
             Err(error) => return Err(failed("a drop cannot be planned", error)),
         };
         self.gone = found.into_iter().filter(|scanned| scanned.position.0 < cut.first).collect();
         self.starts_at.insert(cut.first);
         self.tally.drops += 1;
         match carry_out(&engine.log.shared, cut) {
-            Err(error) if !self.disk.stopped() => Err(failed("segments are not dropped", error)),
+            Err(error) if !self.disk.stopped() && !self.disk.failed() => {
+                Err(failed("segments are not dropped", error))
+            }
             Ok(()) | Err(_) => Ok(()),
         }
     }
@@ -355,6 +372,30 @@ impl Life {
         Ok(found)
     }
 
+    /// The disk works again. Everything that was sent is there then, in its order.
+    fn heal(&mut self, engine: &mut Engine) -> Result<(), String> {
+        let failed = self.disk.failed();
+        self.disk.heal();
+        if !failed {
+            return Ok(());
+        }
+        self.disk.note(|| "-- the disk works again".into());
+        engine.write();
+        engine.writer.try_rescue();
+        self.answers()?;
+        if self.disk.stopped() {
+            return Ok(());
+        }
+        if engine.writer.in_trouble() {
+            return Err("the disk works again, but the log does not".into());
+        }
+        let found =
+            self.scan(&self.storage(&self.disk)).map_err(|error| format!("after healing: {error}"))?;
+        self.model.all_there(self.incarnation, &found)?;
+        self.tally.healed += 1;
+        Ok(())
+    }
+
     /// Ends the run: closed, or without that.
     fn leave(&mut self, mut engine: Engine) -> Result<End, String> {
         let closes = self.random.below(4) > 0;
@@ -371,7 +412,7 @@ impl Life {
                 closed = (&mut closing).now_or_never();
             }
             drop(closing);
-            if !self.disk.stopped() && !matches!(closed, Some(Ok(()))) {
+            if !self.disk.stopped() && !self.disk.failed() && !matches!(closed, Some(Ok(()))) {
                 return Err(format!("it was not closed: {closed:?}"));
             }
         }
@@ -403,7 +444,7 @@ impl Life {
         let reservation = match reserved {
             Some(Ok(reservation)) => reservation,
             None => return Ok(false),
-            Some(Err(_)) if self.disk.stopped() => return Ok(false),
+            Some(Err(_)) if self.disk.stopped() || self.disk.failed() => return Ok(false),
             Some(Err(error)) => return Err(format!("nothing failed, but the log refuses: {error}")),
         };
         let (lane, index, frame) = self.model.send(self.incarnation, target, body);
@@ -430,7 +471,7 @@ impl Life {
         };
         match result {
             Some(Ok(())) => self.model.closed(incarnation),
-            _ if self.disk.stopped() => {}
+            _ if self.disk.stopped() || self.disk.failed() => {}
             other => {
                 return Err(format!("nothing failed, but an incarnation is not marked closed: {other:?}"));
             }
@@ -440,11 +481,14 @@ impl Life {
 
     /// Takes the answers to all that was sent.
     fn answers(&mut self) -> Result<(), String> {
+        let _runtime = self.runtime.enter();
         for (lane, index, ack) in self.acks.drain(..) {
             match ack.now_or_never() {
                 Some(Ok(position)) => self.model.acknowledged(lane, index, position),
                 None | Some(Err(AppendError::Uncertain(_) | AppendError::Refused(_)))
                     if self.disk.stopped() => {}
+                // What the disk failed is kept in memory and written later.
+                Some(Err(AppendError::Uncertain(_))) if self.disk.failed() => self.tally.late += 1,
                 other => return Err(format!("nothing failed, but an append ended with {other:?}")),
             }
         }

@@ -144,6 +144,29 @@ impl Model {
         Ok(())
     }
 
+    /// Everything that `incarnation` ever sent was found.
+    pub(super) fn all_there(&self, incarnation: Uuid, found: &[Scanned]) -> Result<(), String> {
+        for (key, lane) in self.lanes.iter().filter(|(key, _)| key.incarnation == incarnation) {
+            let ours = |scanned: &&Scanned| {
+                matches!(&scanned.item, ScannedItem::Event(Stored { frame, .. })
+                    if frame.incarnation == incarnation && frame.target == key.target)
+            };
+            let there: Vec<&Stored> = found
+                .iter()
+                .filter(ours)
+                .filter_map(|scanned| match &scanned.item {
+                    ScannedItem::Event(stored) => Some(stored),
+                    ScannedItem::Closed { .. } => None,
+                })
+                .collect();
+            self.check_lane(key, &there)?;
+            if there.len() != lane.len() {
+                return Err(format!("of {} records of {key:?}, {} are there", lane.len(), there.len()));
+            }
+        }
+        Ok(())
+    }
+
     /// How many records without ack were found, and how many not.
     pub(super) fn unanswered(&self, found: &[Scanned]) -> (u64, u64) {
         let events =

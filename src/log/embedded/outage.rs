@@ -1,0 +1,64 @@
+//! Trouble with the disk: which kind it is, and what is to be told of it once it is over. Knows no files.
+
+use std::fmt;
+use std::io;
+
+use crate::base::Timestamp;
+use crate::event::GapCause;
+use crate::log::Reservation;
+
+/// The log could not write from one moment to another. Nothing that was acknowledged is lost, and all that was sequenced
+/// before or meanwhile is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outage {
+    /// What kind of trouble it was, as first seen.
+    pub cause: GapCause,
+    /// What the system said.
+    pub detail: String,
+    /// When it was noticed.
+    pub began_at: Timestamp,
+    /// When everything was written.
+    pub ended_at: Timestamp,
+    /// Reservations that were refused.
+    pub refused: u64,
+    /// Records that were written late: sequenced before or meanwhile, and not acknowledged in time.
+    pub rewritten: u64,
+}
+
+/// Called on the writer's thread when an outage is over, before anything new is accepted, with room for one record of
+/// [`GAP_BYTES`] that tells of it. It must not block.
+pub type OnRecovery = Box<dyn Fn(Outage, Reservation) + Send + Sync>;
+
+/// Body bytes of the record that tells of an outage.
+pub const GAP_BYTES: u64 = 8 * 1024;
+
+/// Why the log cannot write now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) cause: GapCause,
+    pub(super) detail: String,
+}
+
+impl Fault {
+    pub(super) fn new(cause: GapCause, detail: impl Into<String>) -> Self {
+        Self { cause, detail: detail.into() }
+    }
+
+    /// `doing` is what failed, as in "cannot …".
+    pub(super) fn io(doing: &str, error: &io::Error) -> Self {
+        let cause = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => GapCause::NoSpace,
+            io::ErrorKind::ReadOnlyFilesystem => GapCause::ReadOnly,
+            io::ErrorKind::WriteZero => GapCause::ShortWrite,
+            io::ErrorKind::NotFound => GapCause::Missing,
+            _ => GapCause::Io,
+        };
+        Self::new(cause, format!("cannot {doing}: {error}"))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
