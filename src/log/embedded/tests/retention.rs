@@ -210,7 +210,10 @@ async fn an_anchor_that_is_not_this_logs_own_is_found() {
     let options = options(&dir);
     let (log, _) = open(&options);
     fill_aged(&log, 120).await;
+    log.close().await.unwrap();
+    drop(log);
     let whole = copy(&options);
+    let (log, _) = open(&options);
     let cut = planned(&log, at(60_000)).await;
     log.drop_segments(cut.clone()).await.unwrap();
     let id = log.id();
