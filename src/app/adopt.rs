@@ -140,6 +140,13 @@ fn missing(
     for at in standings.iter().filter(|at| at.log == log) {
         applied.extend(at.applied.map(|(position, link)| ((at.target, position.0), link)));
     }
+    // A partition that was idle since may stand on its last record before the log's start.
+    for (target, (position, link)) in &scanner.start().tails {
+        let at = (*target, position.0);
+        if applied.get(&at) == Some(link) {
+            applied.remove(&at);
+        }
+    }
     let mut lanes: HashMap<(TopicPartition, Uuid, u64), Vec<&KnownHead>> = HashMap::new();
     let mut resume = Resume::new();
     // A store that follows this log says so by its checkpoints, and a lane may have ended in a part of the log that is

@@ -7,6 +7,7 @@ mod control;
 mod data_dir;
 mod error;
 mod node;
+mod retention;
 mod run_file;
 mod serve;
 mod store;

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::banner::Banner;
+use super::retention::{self, Retention};
 use super::store;
 use super::{Node, RunFile, StartError, control, socket_path};
 use crate::auth::{Auth, KeyStore, Keys};
@@ -66,6 +67,7 @@ pub(super) struct Services {
     pub(super) postgres: store::Server,
     pub(super) worker: Tasks,
     pub(super) worker_metrics: consumer::Metrics,
+    pub(super) retention_metrics: retention::Metrics,
     pub(super) status: watch::Sender<StoreStatus>,
 }
 
@@ -145,6 +147,7 @@ fn services(
         postgres: store::Server::default(),
         worker: Tasks::new(),
         worker_metrics: consumer::Metrics::register(registry),
+        retention_metrics: retention::Metrics::register(registry),
         status: watch::Sender::new(StoreStatus::starting()),
     })
 }
@@ -204,6 +207,14 @@ impl Front<'_> {
             services.background.cancel_token().clone(),
         );
         services.background.spawn("lane head checkpoints", heads);
+        let retention = Retention::new(
+            self.options,
+            Arc::clone(&node.log),
+            Arc::clone(&node.lanes),
+            services.postgres.running(),
+            services.retention_metrics.clone(),
+        );
+        services.background.spawn("retention", retention.run(services.background.cancel_token().clone()));
         let url = format!("http://{address}");
         let run_file = node.data_dir.run_file();
         let run = RunFile {

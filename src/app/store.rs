@@ -57,6 +57,11 @@ impl Server {
         }
     }
 
+    /// The Postgres once it runs.
+    pub(super) fn running(&self) -> Arc<OnceLock<Postgres>> {
+        Arc::clone(&self.running)
+    }
+
     /// Stops what runs or is just being started.
     pub(super) async fn stop(&self) -> Result<(), StartError> {
         if tokio::time::timeout(START_MAX, self.starting.join()).await.is_err() {

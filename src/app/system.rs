@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use crate::event::{
-    Event, Facts, Gap, LaneClosed, LaneHead, Personal, Started, Stopping, SystemCheckpoint, Topic,
+    Event, Facts, Gap, LaneClosed, LaneHead, Personal, Retention, Started, Stopping, SystemCheckpoint, Topic,
 };
 use crate::log::embedded::Outage;
 use crate::log::{Lanes, LogId, Receipt, RecordError, Refusal, Reservation};
@@ -74,6 +74,14 @@ pub(super) async fn close_dead(lanes: &Lanes, open: Vec<OpenLane>) -> Result<Vec
 /// [`RecordError`].
 pub(super) async fn checkpoint(lanes: &Lanes) -> Result<(), RecordError> {
     record(lanes, &Facts::Checkpoint(SystemCheckpoint { heads: lanes.heads() })).await.map(|_| ())
+}
+
+/// Says what is about to be dropped for its age.
+///
+/// # Errors
+/// [`RecordError`]: nothing may be dropped.
+pub(super) async fn retention(lanes: &Lanes, fact: Retention) -> Result<(), RecordError> {
+    record(lanes, &Facts::Retention(fact)).await.map(|_| ())
 }
 
 /// The last events of an incarnation. Whoever still records, a slow client's request for one, is refused as closed from

@@ -129,6 +129,7 @@ impl Keys {
             | Facts::Stopping(_)
             | Facts::LaneClosed(_)
             | Facts::Checkpoint(_)
+            | Facts::Retention(_)
             | Facts::Gap(_) => {}
         }
     }

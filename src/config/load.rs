@@ -109,6 +109,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "projection.lease_renew_ms",
         "at most half of projection.lease_ms",
     )?;
+    check_retention(config)?;
     require(config.limits.calls_in_flight_max >= 1, "limits.calls_in_flight_max", "at least 1")?;
     require(config.limits.connections_max >= 1, "limits.connections_max", "at least 1")?;
     require(config.limits.head_bytes_max >= 8 * 1024, "limits.head_bytes_max", "at least 8192")?;
@@ -155,6 +156,37 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     roles_are_unique(config)?;
     config.personas()?;
     Ok(())
+}
+
+/// A day in which nothing can be rebuilt would be a day in which a lost store is lost for good.
+fn check_retention(config: &Config) -> Result<(), ConfigError> {
+    let value = |key: &str, cause: String| Err(ConfigError::Value { key: key.to_owned(), cause });
+    let (log, rows) = (config.log.retention_days, config.projection.retention_days);
+    for (key, days) in [("log.retention_days", log), ("projection.retention_days", rows)] {
+        if days.is_some_and(|days| !(1..=36_500).contains(&days)) {
+            return value(key, "1 to 36500 days; without the key everything is kept".into());
+        }
+    }
+    if config.log.retention_interval_ms < 100 {
+        return value("log.retention_interval_ms", "at least 100".into());
+    }
+    match (log, rows) {
+        (Some(log), None) => value(
+            "log.retention_days",
+            format!(
+                "{log} days is shorter than projection.retention_days, which is not set and so keeps audit rows for \
+                 ever: set that to at most {log}, or keep the log for ever too"
+            ),
+        ),
+        (Some(log), Some(rows)) if log < rows => value(
+            "log.retention_days",
+            format!(
+                "{log} days is shorter than projection.retention_days, {rows} days: rows would outlive the records that \
+                 prove them and that rebuild them; set it to at least {rows}"
+            ),
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn has_port(host: &str) -> bool {
@@ -248,6 +280,9 @@ mod tests {
             ("log: {segment_bytes: 5}", "log.segment_bytes"),
             ("projection: {lease_ms: 1000, lease_renew_ms: 900}", "projection.lease_renew_ms"),
             ("personas: {a: {roles: [x]}, b: {roles: [x]}}", "personas.b.roles"),
+            ("log: {retention_days: 0}", "log.retention_days"),
+            ("projection: {retention_days: 36501}", "projection.retention_days"),
+            ("log: {retention_interval_ms: 99}", "log.retention_interval_ms"),
             ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),
             ("http: {allowed_hosts: ['annals.example:8080']}", "http.allowed_hosts"),
             ("http: {allowed_hosts: ['https://annals.example']}", "http.allowed_hosts"),
@@ -270,6 +305,29 @@ mod tests {
                 other => panic!("{text}: {other}"),
             }
         }
+    }
+
+    #[test]
+    fn a_log_that_is_kept_shorter_than_its_rows_is_refused() {
+        let with = |log: &str, rows: &str| {
+            let text = format!("log: {{{log}}}\nprojection: {{{rows}}}");
+            parse(&text, none).map(|config| (config.log.retention_days, config.projection.retention_days))
+        };
+        let refused = |log, rows| match with(log, rows).unwrap_err() {
+            ConfigError::Value { key, cause } => {
+                assert_eq!(key, "log.retention_days");
+                cause
+            }
+            other => panic!("{other}"),
+        };
+        // Rows that are kept for ever need a log that is.
+        assert!(
+            refused("retention_days: 400", "").contains("keeps audit rows for ever: set that to at most 400")
+        );
+        assert!(refused("retention_days: 29", "retention_days: 30").contains("set it to at least 30"));
+        assert_eq!(with("retention_days: 30", "retention_days: 30").unwrap(), (Some(30), Some(30)));
+        assert_eq!(with("", "retention_days: 30").unwrap(), (None, Some(30)));
+        assert_eq!(with("", "").unwrap(), (None, None));
     }
 
     #[test]

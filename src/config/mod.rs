@@ -69,6 +69,10 @@ pub struct Log {
     pub append_wait_ms: u64,
     /// Interval of `system.checkpoint` events, milliseconds.
     pub checkpoint_interval_ms: u64,
+    /// How long records are kept, days; for ever when absent. At least `projection.retention_days`.
+    pub retention_days: Option<u32>,
+    /// How often what is old enough to be dropped is looked for, in the log and in the store, milliseconds.
+    pub retention_interval_ms: u64,
 }
 
 impl Default for Log {
@@ -80,6 +84,8 @@ impl Default for Log {
             reserve_wait_ms: 2_000,
             append_wait_ms: 5_000,
             checkpoint_interval_ms: 60_000,
+            retention_days: None,
+            retention_interval_ms: 3_600_000,
         }
     }
 }
@@ -125,11 +131,19 @@ pub struct Projection {
     pub lease_ms: u64,
     /// Interval of renewal when idle, milliseconds.
     pub lease_renew_ms: u64,
+    /// How long audit rows are kept, days; for ever when absent. They go by whole months, once all of the month is older.
+    pub retention_days: Option<u32>,
 }
 
 impl Default for Projection {
     fn default() -> Self {
-        Self { loops: 2, batch_records_max: 1_000, lease_ms: 5_000, lease_renew_ms: 1_500 }
+        Self {
+            loops: 2,
+            batch_records_max: 1_000,
+            lease_ms: 5_000,
+            lease_renew_ms: 1_500,
+            retention_days: None,
+        }
     }
 }
 

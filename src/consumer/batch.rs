@@ -12,7 +12,7 @@ use super::sort::{Finding, LaneKey, Parked, Sorted, lane_of, sort};
 use super::state::{self, OnceEntry};
 use crate::base::{Timestamp, planted};
 use crate::event::{Decoded, TopicPartition};
-use crate::log::{Frame, Stored};
+use crate::log::{Frame, LogStart, Stored};
 use crate::projection::{ApplyError, Item, Projection};
 
 /// Lanes whose heads are kept in memory; beyond that the memory starts afresh.
@@ -49,11 +49,22 @@ pub(super) struct Applier<'a> {
     pub(super) me: &'a Identity,
     pub(super) projection: &'a dyn Projection,
     heads: HashMap<LaneKey, Option<Head>>,
+    /// The heads of lanes whose beginning the log has dropped, for a projection that never saw it.
+    before: HashMap<LaneKey, Head>,
 }
 
 impl<'a> Applier<'a> {
-    pub(super) fn new(writer: &'a PgPool, me: &'a Identity, projection: &'a dyn Projection) -> Self {
-        Self { writer, me, projection, heads: HashMap::new() }
+    pub(super) fn new(
+        writer: &'a PgPool,
+        me: &'a Identity,
+        projection: &'a dyn Projection,
+        start: &LogStart,
+    ) -> Self {
+        let before = start
+            .heads
+            .iter()
+            .map(|head| ((head.target, head.incarnation), Head { seq: head.seq, link: head.link }));
+        Self { writer, me, projection, heads: HashMap::new(), before: before.collect() }
     }
 
     /// Commits `frames`, and renews every lease in `owned` when `renew_all` is set. Moves `owned` after the commit.
@@ -140,7 +151,8 @@ impl<'a> Applier<'a> {
             return Ok(());
         }
         let found = state::load_heads(tx, self.me, &unknown).await?;
-        self.heads.extend(unknown.into_iter().map(|lane| (lane, found.get(&lane).copied())));
+        let head = |lane| found.get(&lane).or_else(|| self.before.get(&lane)).copied();
+        self.heads.extend(unknown.into_iter().map(|lane| (lane, head(lane))));
         Ok(())
     }
 

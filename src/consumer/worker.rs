@@ -110,7 +110,8 @@ impl From<ReadError> for Stop {
             ReadError::Closed => Self::Done,
             ReadError::Corrupt { .. } => Self::Corrupt(error.to_string()),
             ReadError::NotFound(_) => Self::Diverged(format!("{error}, although its checkpoint says so")),
-            ReadError::Io { .. } => Self::Log(error),
+            // The checkpoints may be past it all the same, and the reader alone was late: claiming again tells.
+            ReadError::Dropped { .. } | ReadError::Io { .. } => Self::Log(error),
         }
     }
 }
@@ -322,7 +323,8 @@ impl Loop {
     /// Claims, checks, opens, and applies until something stops it.
     async fn session(&self, owned: &mut BTreeMap<TopicPartition, Owned>, backoff: &mut Backoff) -> Stop {
         let shared = &*self.shared;
-        let mut applier = Applier::new(&shared.pools.writer, &shared.me, &*shared.projection);
+        let start = shared.log.start();
+        let mut applier = Applier::new(&shared.pools.writer, &shared.me, &*shared.projection, &start);
         match self.follow(owned, &mut applier, backoff).await {
             Ok(()) => Stop::Done,
             Err(stop) => stop,
@@ -339,12 +341,14 @@ impl Loop {
         let renew = Duration::from_millis(shared.options.projection.lease_renew_ms.max(10));
         let clock = &shared.clock;
         self.claim(owned).await?;
+        let lost = self.lost(owned);
+        let lost = lost.as_deref();
         let mut reader = self.open(owned)?;
         let (mut renewed, mut claimed) = (clock.monotonic(), clock.monotonic());
         let mut counted = None;
         // After a failure only a commit shows that it is over.
         if backoff.is_fresh() {
-            self.ready(owned);
+            self.ready(owned, lost);
         }
         loop {
             let missing = owned.len() < self.targets.len();
@@ -373,7 +377,7 @@ impl Loop {
             }
             if renew_all {
                 renewed = clock.monotonic();
-                self.ready(owned);
+                self.ready(owned, lost);
             }
             if counted.is_none_or(|at| clock.monotonic().duration_since(at) >= LAG_INTERVAL) {
                 self.count_lag(owned).await?;
@@ -452,6 +456,16 @@ impl Loop {
             return Ok(());
         };
         match self.shared.log.frame_at(target, checkpoint.position).await {
+            Err(ReadError::Dropped { position, first }) => {
+                let tail = self.shared.log.start().tails.get(&target).copied();
+                if tail == Some((checkpoint.position, checkpoint.link)) {
+                    return Ok(());
+                }
+                Err(Stop::Diverged(format!(
+                    "{target} was applied up to position {position}, but the log starts at position {first} and the \
+                     last record before it is another one: rows are missing that only an older copy of the log can give"
+                )))
+            }
             Ok(stored) if stored.frame.link == checkpoint.link => Ok(()),
             Ok(_) => Err(Stop::Diverged(format!(
                 "the event of {target} at position {} is not the one that was applied",
@@ -470,10 +484,31 @@ impl Loop {
         Ok(self.shared.log.reader(&from)?)
     }
 
-    fn ready(&self, owned: &BTreeMap<TopicPartition, Owned>) {
+    /// What a projection that begins afresh cannot have, because the log dropped it.
+    fn lost(&self, owned: &BTreeMap<TopicPartition, Owned>) -> Option<String> {
+        let start = self.shared.log.start();
+        let is_lost = |(target, owned): &(&TopicPartition, &Owned)| {
+            owned.checkpoint.is_none() && start.tails.contains_key(target)
+        };
+        let partitions = owned.iter().filter(is_lost).count();
+        let through = start.recorded_through.filter(|_| partitions > 0)?;
+        let first = start.first;
+        let detail = format!(
+            "rows of events recorded up to {through} cannot be built in {partitions} partitions: the log starts at \
+             position {first}, what was before was dropped for its age"
+        );
+        tracing::warn!(
+            detail,
+            projection.name = self.shared.me.projection,
+            "a projection begins behind a log's start"
+        );
+        Some(detail)
+    }
+
+    fn ready(&self, owned: &BTreeMap<TopicPartition, Owned>, lost: Option<&str>) {
         let standing_by = self.targets.len() - owned.len();
         if standing_by == 0 {
-            self.set(StoreState::Ok, "");
+            self.set(StoreState::Ok, lost.unwrap_or_default());
         } else {
             self.set(StoreState::Ok, &format!("{standing_by} partitions are owned by another worker"));
         }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::facts::{AckCheck, AckClass, Gap, Started, Stopping, SystemCheckpoint, Terminal};
+use super::facts::{AckCheck, AckClass, Gap, Retention, Started, Stopping, SystemCheckpoint, Terminal};
 use super::facts::{AuditQueried, AuthFailed, Common, Facts, KeyCreated, KeyRevoked, LaneClosed, Requested};
 use super::facts::{BackupTaken, LogAdopted};
 use super::{Kind, Personal, PersonalAlg, Topic, TopicPartition, UnknownKind, partition_of};
@@ -159,6 +159,7 @@ impl Draft {
             Facts::Stopping(facts) => write.with(facts),
             Facts::LaneClosed(facts) => write.with(facts),
             Facts::Checkpoint(facts) => write.with(facts),
+            Facts::Retention(facts) => write.with(facts),
             Facts::Gap(facts) => write.with(facts),
         }?;
         if body.len() > BODY_BYTES_MAX {
@@ -313,6 +314,7 @@ fn read_facts(kind: Kind, raw: &str) -> Result<Facts, serde_json::Error> {
         Kind::SystemStopping => Facts::Stopping(serde_json::from_str::<Stopping>(raw)?),
         Kind::SystemLaneClosed => Facts::LaneClosed(serde_json::from_str::<LaneClosed>(raw)?),
         Kind::SystemCheckpoint => Facts::Checkpoint(serde_json::from_str::<SystemCheckpoint>(raw)?),
+        Kind::SystemRetention => Facts::Retention(serde_json::from_str::<Retention>(raw)?),
         Kind::SystemGap => Facts::Gap(serde_json::from_str::<Gap>(raw)?),
     })
 }

@@ -411,6 +411,82 @@ pub struct SystemCheckpoint {
     pub heads: Vec<LaneHead>,
 }
 
+/// `system.retention`: what is about to be dropped for its age. It is durable before anything is dropped, so that what is
+/// missing afterwards is missing only because this says so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Retention {
+    /// The oldest segments of the embedded log.
+    Log(LogCut),
+    /// The oldest months of a projection's rows.
+    Rows(RowsCut),
+}
+
+/// A cut of the log: it starts at `first` once this is carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogCut {
+    /// The first position that is kept: the base of a segment.
+    pub first: u64,
+    /// SHA-256 of that segment's header, hexadecimal. The header has the number of records before it and the heads of
+    /// all lanes that go on behind it.
+    pub header_sha256: String,
+    /// The newest clock of a record that was dropped, now or before.
+    pub recorded_through: Timestamp,
+    /// What is dropped now, oldest first.
+    pub segments: Vec<DroppedSegment>,
+    /// The last record before `first` of each partition that has one, ordered by topic and partition.
+    pub tails: Vec<PartitionTail>,
+    /// SHA-256 of the anchor of the cut before, hexadecimal; absent for the first cut of a log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_anchor_sha256: Option<String>,
+}
+
+/// A segment file that is dropped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DroppedSegment {
+    /// The position of its first byte.
+    pub base: u64,
+    /// Behind its last byte.
+    pub end: u64,
+    /// SHA-256 of the file, hexadecimal.
+    pub sha256: String,
+    /// Events in it.
+    pub records: u64,
+    /// The oldest clock of its events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_recorded_at: Option<Timestamp>,
+    /// The newest clock of its events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_recorded_at: Option<Timestamp>,
+}
+
+/// The last record of a partition before a cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PartitionTail {
+    /// The topic.
+    #[schemars(with = "String")]
+    pub topic: Topic,
+    /// The partition.
+    pub partition: u32,
+    /// Where the record stood.
+    pub position: u64,
+    /// Its link, hexadecimal.
+    pub link: String,
+}
+
+/// Months of rows that are dropped, whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RowsCut {
+    /// The projection.
+    pub projection: String,
+    /// Its version.
+    pub version: u32,
+    /// The months, as `2026-01`, ordered.
+    pub months: Vec<String>,
+    /// Rows of events that were recorded before this are dropped: the first moment behind the last of `months`.
+    pub before: Timestamp,
+}
+
 /// What kind of trouble kept a log from writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -511,6 +587,8 @@ pub enum Facts {
     LaneClosed(LaneClosed),
     /// `system.checkpoint`
     Checkpoint(SystemCheckpoint),
+    /// `system.retention`
+    Retention(Retention),
     /// `system.gap`
     Gap(Gap),
 }
@@ -532,6 +610,7 @@ impl Facts {
             Self::Stopping(_) => Kind::SystemStopping,
             Self::LaneClosed(_) => Kind::SystemLaneClosed,
             Self::Checkpoint(_) => Kind::SystemCheckpoint,
+            Self::Retention(_) => Kind::SystemRetention,
             Self::Gap(_) => Kind::SystemGap,
         }
     }

@@ -74,6 +74,8 @@ kinds! {
     SystemLaneClosed = "system.lane_closed" on System;
     /// The heads of all lanes of an incarnation.
     SystemCheckpoint = "system.checkpoint" on System;
+    /// Something is dropped for its age.
+    SystemRetention = "system.retention" on System;
     /// For a while the log could not write.
     SystemGap = "system.gap" on System;
 }

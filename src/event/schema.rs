@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{
     AuditQueried, AuthFailed, BackupTaken, Common, Gap, KeyCreated, KeyRevoked, Kind, LaneClosed, Link,
-    LinkInput, LogAdopted, Personal, Requested, Started, Stopping, SystemCheckpoint, Terminal, Topic,
-    ZERO_LINK, link,
+    LinkInput, LogAdopted, Personal, Requested, Retention, Started, Stopping, SystemCheckpoint, Terminal,
+    Topic, ZERO_LINK, link,
 };
 use crate::base::{Timestamp, sha256};
 use uuid::Uuid;
@@ -60,6 +60,7 @@ pub fn of(kind: Kind) -> Value {
         Kind::SystemStopping => facts_schema::<Stopping>(),
         Kind::SystemLaneClosed => facts_schema::<LaneClosed>(),
         Kind::SystemCheckpoint => facts_schema::<SystemCheckpoint>(),
+        Kind::SystemRetention => facts_schema::<Retention>(),
         Kind::SystemGap => facts_schema::<Gap>(),
     };
     json!({

@@ -21,6 +21,7 @@
 pub mod embedded;
 mod lane;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ impl fmt::Display for LogId {
 }
 
 /// Where a frame stands in its partition: ordered, not dense. The embedded log uses the byte offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Position(pub u64);
 
 impl fmt::Display for Position {
@@ -135,12 +136,48 @@ pub enum ReadError {
         /// What does not hold.
         cause: String,
     },
+    /// The position lies before the log's start: records there were dropped for their age.
+    #[error("position {position} was dropped for its age: the log starts at position {first}")]
+    Dropped {
+        /// What was asked for.
+        position: Position,
+        /// Where the log starts.
+        first: Position,
+    },
     /// The position is not the start of a record of this partition.
     #[error("position {0} is not in the log")]
     NotFound(Position),
     /// The log was closed.
     #[error("the log is closed")]
     Closed,
+}
+
+/// Where a log starts, and what is known of the records before that. A log that nothing was dropped from has the default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogStart {
+    /// The first position that is kept; 0 when nothing was dropped.
+    pub first: Position,
+    /// The newest clock of a record that was dropped.
+    pub recorded_through: Option<Timestamp>,
+    /// The last record before the start of each partition that has one: its position and link.
+    pub tails: BTreeMap<TopicPartition, (Position, Link)>,
+    /// The last record before the start of each lane that may go on behind it.
+    pub heads: Vec<StartHead>,
+}
+
+/// A lane as a log's start found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartHead {
+    /// The lane's process start.
+    pub incarnation: Uuid,
+    /// Its topic and partition.
+    pub target: TopicPartition,
+    /// The number of its last record before the start.
+    pub seq: u64,
+    /// The link there.
+    pub link: Link,
+    /// The lane's clock there.
+    pub recorded_at: Timestamp,
 }
 
 /// What the log says of itself.
@@ -237,10 +274,16 @@ pub trait Log: Send + Sync + 'static {
     /// The order of calls is the order in the partition. The ack must be awaited or deliberately left.
     fn append(&self, reservation: Reservation, frame: Frame) -> Ack;
 
-    /// A reader of the given partitions, each from behind the given position (`None`: from the start).
+    /// Where it starts. Engines that drop nothing keep this.
+    fn start(&self) -> LogStart {
+        LogStart::default()
+    }
+
+    /// A reader of the given partitions, each from behind the given position (`None`: from the start). A position before
+    /// the start is taken when it is that of the partition's last record there, so that nothing is passed over.
     ///
     /// # Errors
-    /// [`ReadError::NotFound`] when a position is past the end.
+    /// [`ReadError::NotFound`] when a position is past the end, [`ReadError::Dropped`] when records behind it were dropped.
     fn reader(&self, from: &[(TopicPartition, Option<Position>)]) -> Result<Box<dyn Reader>, ReadError>;
 
     /// A reader of what becomes durable in the given partitions from now on.

@@ -6,9 +6,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use uuid::Uuid;
 
+use super::lanes::LaneKey;
 use super::report::{Finding, FindingKind};
-use crate::event::{Decoded, Kind, TopicPartition};
-use crate::log::Stored;
+use crate::base::Timestamp;
+use crate::event::{Decoded, Facts, Kind, TopicPartition};
+use crate::log::{LogStart, Stored};
 use crate::projection::audit::{CallStep, call_step};
 
 /// Ended calls that are remembered.
@@ -20,12 +22,34 @@ pub(super) struct CallBook {
     open: HashMap<Uuid, TopicPartition>,
     ended: HashSet<Uuid>,
     order: VecDeque<Uuid>,
+    /// The clocks of lanes whose beginning the log has dropped, where it starts.
+    before: HashMap<LaneKey, Timestamp>,
+    /// Ended calls that began before the log's start.
+    begun_before: u64,
 }
 
 impl CallBook {
+    /// Before the first event of a log that starts there.
+    pub(super) fn begin(&mut self, start: &LogStart) {
+        let lanes = start.heads.iter().map(|head| ((head.incarnation, head.target), head.recorded_at));
+        self.before = lanes.collect();
+    }
+
+    /// Whether the call's intent may stand before the log's start: its lane goes back there, and so does the call.
+    fn may_begin_before(&self, stored: &Stored, decoded: &Decoded) -> bool {
+        let lane = (stored.frame.incarnation, stored.frame.target);
+        match &decoded.facts {
+            Facts::Terminal(_, ended) => {
+                self.before.get(&lane).is_some_and(|head| ended.call.received_at <= *head)
+            }
+            _ => false,
+        }
+    }
+
     /// Takes one event.
     pub(super) fn add(&mut self, stored: &Stored, decoded: &Decoded, found: &mut Vec<Finding>) {
         let target = stored.frame.target;
+        let begun_before = self.may_begin_before(stored, decoded);
         let mut finding = |detail: String| {
             found.push(Finding::at(FindingKind::Call, target, stored.position.0, detail));
         };
@@ -47,7 +71,9 @@ impl CallBook {
                 }
                 None if self.ended.contains(&call_id) => finding(format!("call {call_id} has a second end")),
                 None => {
-                    if decoded.kind != Kind::ToolCallDenied {
+                    if decoded.kind != Kind::ToolCallDenied && begun_before {
+                        self.begun_before += 1;
+                    } else if decoded.kind != Kind::ToolCallDenied {
                         finding(format!("call {call_id} ends without an intent"));
                     }
                     self.end(call_id);
@@ -64,6 +90,13 @@ impl CallBook {
         }
         self.ended.insert(call_id);
         self.order.push_back(call_id);
+    }
+
+    /// What is worth knowing at the end.
+    pub(super) fn note(&self, notes: &mut Vec<String>) {
+        if self.begun_before > 0 {
+            notes.push(format!("{} calls began before the log's start and end behind it", self.begun_before));
+        }
     }
 
     /// Calls without an end.

@@ -10,7 +10,7 @@ use super::report::{Finding, FindingKind};
 use crate::base::{Timestamp, planted};
 use crate::consumer::lane::{Head, Verdict, judge};
 use crate::event::{Facts, LaneClosed, LaneHead, Link, LinkInput, TopicPartition, ZERO_LINK, link};
-use crate::log::{Frame, Position, Stored};
+use crate::log::{Frame, LogStart, Position, Stored};
 
 /// Links kept of each lane, to compare with heads that are stated a little later.
 const LINKS_KEPT: usize = 1_024;
@@ -27,6 +27,8 @@ struct Lane {
     links: VecDeque<Link>,
     last_position: u64,
     closed: Option<u64>,
+    /// The log has an event of it; else it is only known from the log's start.
+    seen: bool,
 }
 
 /// What is known of a process start.
@@ -61,6 +63,25 @@ pub(super) struct LaneBook {
 }
 
 impl LaneBook {
+    /// Before the first event of a log that starts there: the lanes that may go on.
+    pub(super) fn begin(&mut self, start: &LogStart) {
+        for head in &start.heads {
+            let number = self.incarnations.len();
+            let known = self
+                .incarnations
+                .entry(head.incarnation)
+                .or_insert_with(|| Incarnation { number, ..Incarnation::default() });
+            let lane = Lane {
+                head: Some(Head { seq: head.seq, link: head.link }),
+                recorded_at: head.recorded_at,
+                links: VecDeque::from([head.link]),
+                last_position: start.first.0,
+                ..Lane::default()
+            };
+            known.lanes.insert(head.target, lane);
+        }
+    }
+
     /// Takes one event. What is wrong with it goes to `found`; the verdict says what a reader does with it.
     pub(super) fn add(&mut self, stored: &Stored, found: &mut Vec<Finding>) -> Verdict {
         let frame = &stored.frame;
@@ -77,10 +98,10 @@ impl LaneBook {
             finding(FindingKind::LaneEnd, "its process start was declared ended before it".into());
         }
         let lanes = &mut self.lanes;
-        let lane = incarnation.lanes.entry(frame.target).or_insert_with(|| {
+        let lane = incarnation.lanes.entry(frame.target).or_default();
+        if !std::mem::replace(&mut lane.seen, true) {
             *lanes += 1;
-            Lane::default()
-        });
+        }
         if let Some(closed) = lane.closed {
             finding(FindingKind::LaneEnd, format!("its lane was closed by the event at {closed}"));
         }
@@ -144,6 +165,7 @@ impl LaneBook {
             | Facts::AuditQueried(_)
             | Facts::Stopping(_)
             | Facts::Gap(_)
+            | Facts::Retention(_)
             | Facts::BackupTaken(_)
             | Facts::LogAdopted(_) => self.works(stored),
         }
@@ -159,8 +181,11 @@ impl LaneBook {
     pub(super) fn mark_closed(&mut self, incarnation: Uuid, position: Position, found: &mut Vec<Finding>) {
         let Some(known) = self.incarnations.get_mut(&incarnation) else { return };
         known.marked_closed = true;
-        for (target, lane) in &known.lanes {
-            if lane.closed.is_none() {
+        for (target, lane) in &mut known.lanes {
+            if !lane.seen {
+                // The event that closed it may stand before the log's start.
+                lane.closed.get_or_insert(position.0);
+            } else if lane.closed.is_none() {
                 found.push(Finding::at(
                     FindingKind::LaneOpen,
                     *target,
@@ -247,7 +272,7 @@ impl LaneBook {
 
     /// Process starts seen.
     pub(super) fn incarnations(&self) -> u64 {
-        self.incarnations.len() as u64
+        self.incarnations.values().filter(|known| known.lanes.values().any(|lane| lane.seen)).count() as u64
     }
 
     /// Stated heads that must be looked for in a second reading.

@@ -6,6 +6,7 @@ mod calls;
 mod keys;
 mod lanes;
 mod report;
+mod retention;
 mod rows;
 mod state;
 
@@ -16,7 +17,7 @@ use uuid::Uuid;
 
 use crate::base::planted;
 use crate::db::{Postgres, Role};
-use crate::event::{DecodeError, Decoded, Facts};
+use crate::event::{DecodeError, Decoded, Facts, Retention};
 use crate::log::embedded::{Scanned, ScannedItem, Scanner};
 use crate::log::{LogId, ReadError, Stored};
 
@@ -24,6 +25,7 @@ use calls::CallBook;
 use keys::KeyBook;
 use lanes::{LaneBook, Stated};
 use report::Findings;
+use retention::StartCheck;
 use rows::{Judged, RowCheck};
 
 pub use report::{Finding, FindingKind, Range, Report, Rows};
@@ -36,6 +38,9 @@ const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// What follows from damage in a segment.
 const UNREAD: &str = "what lies behind cannot be checked";
+
+/// Times that it begins anew when the log's start moves on while it reads.
+const TRIES: usize = 3;
 
 /// Told the bytes read and the bytes there are.
 pub type Progress = Box<dyn Fn(u64, u64) + Send + Sync>;
@@ -72,11 +77,17 @@ pub enum Error {
 /// [`Error`] when there is no log, or Postgres fails.
 pub async fn run(options: Options<'_>) -> Result<Report, Error> {
     let pool = options.postgres.filter(|_| !options.log_only).map(|postgres| postgres.pool(Role::Reader));
-    let mut verifier = Verifier { log_dir: options.log_dir, ..Verifier::default() };
-    if let Some(pool) = &pool {
-        verifier.rows = Some(RowCheck::begin(pool).await?);
-    }
-    let report = verifier.run(&options.progress).await;
+    let mut tries = 1;
+    let report = loop {
+        let mut verifier = Verifier { log_dir: options.log_dir.clone(), ..Verifier::default() };
+        if let Some(pool) = &pool {
+            verifier.rows = Some(RowCheck::begin(pool).await?);
+        }
+        match verifier.run(&options.progress).await {
+            Err(Error::Log(ReadError::Dropped { .. })) if tries < TRIES => tries += 1,
+            report => break report,
+        }
+    };
     if let Some(pool) = pool {
         pool.close().await;
     }
@@ -95,6 +106,7 @@ struct Verifier {
     keys: KeyBook,
     /// Logs that an event on this one says to be followed no more.
     adopted: BTreeSet<Uuid>,
+    start: StartCheck,
     rows: Option<RowCheck>,
     found: Vec<Finding>,
     findings: Findings,
@@ -115,14 +127,21 @@ impl Verifier {
         };
         let total = scanner.bytes_total();
         self.log_id = Some(scanner.log_id());
+        self.start = StartCheck::of(&scanner);
+        let start = scanner.start();
+        self.lanes.begin(start);
+        self.calls.begin(start);
         if let Some(rows) = &mut self.rows {
+            rows.begin_at(&scanner);
             rows.load(scanner.log_id(), &mut self.found).await?;
+            rows.count_older(&mut self.found).await?;
         }
+        let first = start.first.0;
         loop {
             let step = blocking(move || read(scanner)).await?;
             scanner = step.scanner;
             if let Some(last) = step.items.last() {
-                progress(last.position.0, total);
+                progress(last.position.0 - first, total);
             }
             self.take(step.items).await?;
             for error in scanner.take_wrong_indexes() {
@@ -215,6 +234,7 @@ impl Verifier {
                 {
                     self.adopted.extend(adopted.old_log_ids.iter().filter(|log| **log != adopted.new_log_id));
                 }
+                self.retention(&stored, &decoded.facts);
                 Some(decoded)
             }
             Err(error) => {
@@ -239,10 +259,24 @@ impl Verifier {
         }
     }
 
+    fn retention(&mut self, stored: &Stored, facts: &Facts) {
+        match facts {
+            Facts::Retention(Retention::Log(cut)) => self.start.add(stored, cut),
+            Facts::Retention(Retention::Rows(cut)) => {
+                if let Some(rows) = &mut self.rows {
+                    rows.vouch(cut);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// `whole` when the log could be read to its end.
     async fn finish(mut self, whole: bool) -> Result<Report, Error> {
         if whole {
             self.lanes.finish(&mut self.found, &mut self.notes);
+            self.start.finish(&mut self.found, &mut self.notes);
+            self.calls.note(&mut self.notes);
             let late = self.lanes.take_late();
             if !late.is_empty() {
                 let dir = self.log_dir.clone();
@@ -268,6 +302,8 @@ impl Verifier {
             for (log, count) in rows.count_history().await? {
                 self.notes.push(format!("{count} rows of log {log}, which is not here: not compared"));
             }
+            self.findings.count(rows.unlisted);
+            rows.note(&mut self.notes);
             counts = Some(rows.counts);
             rows.tx.rollback().await?;
         }

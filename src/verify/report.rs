@@ -49,6 +49,8 @@ pub enum FindingKind {
     Checkpoint,
     /// What the projection remembers beside its rows does not follow from the log.
     State,
+    /// Records are missing before the log's start, and no event on the log says that they were dropped.
+    Retention,
 }
 
 impl FindingKind {
@@ -73,6 +75,7 @@ impl FindingKind {
             Self::RowAdded => "row_added",
             Self::Checkpoint => "checkpoint",
             Self::State => "state",
+            Self::Retention => "retention",
         }
     }
 }
@@ -149,6 +152,10 @@ pub struct Rows {
     pub parked: u64,
     /// Events on the log behind the checkpoints: their rows are yet to come.
     pub pending: u64,
+    /// Rows of events before the log's start: neither right nor wrong, for their records were dropped for their age.
+    pub not_compared: u64,
+    /// Rows that are not there because they were dropped for their age, as the log says.
+    pub dropped: u64,
 }
 
 /// The result.
@@ -209,6 +216,16 @@ impl fmt::Display for Report {
         match &self.rows {
             Some(rows) => {
                 writeln!(f, "rows       {} compared, {} events parked", rows.compared, rows.parked)?;
+                if rows.not_compared > 0 {
+                    writeln!(
+                        f,
+                        "older      {} rows are older than the log's start: not compared",
+                        rows.not_compared
+                    )?;
+                }
+                if rows.dropped > 0 {
+                    writeln!(f, "dropped    {} rows were dropped for their age", rows.dropped)?;
+                }
                 writeln!(f, "pending    {}", rows.pending)?;
             }
             None => writeln!(f, "rows       not compared (log only)")?,
@@ -247,6 +264,11 @@ impl Findings {
         if self.kept.len() < 2 * FINDINGS_MAX {
             self.kept.push(finding);
         }
+    }
+
+    /// Counts findings that are not kept.
+    pub(super) const fn count(&mut self, unlisted: u64) {
+        self.total += unlisted;
     }
 
     /// First bad position first, and how many in all.

@@ -6,15 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlx::postgres::PgRow;
+use sqlx::types::time::OffsetDateTime;
 use sqlx::{Acquire, AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
 use uuid::Uuid;
 
-use super::report::{Finding, FindingKind, Rows};
-use crate::base::planted;
+use super::report::{FINDINGS_MAX, Finding, FindingKind, Rows};
+use crate::base::{Timestamp, planted};
 use crate::consumer::REJECTED;
 use crate::consumer::lane::{Head, Verdict};
-use crate::event::{Decoded, Link, TopicPartition};
-use crate::log::{LogId, Position, Stored};
+use crate::event::{Decoded, Link, RowsCut, TopicPartition};
+use crate::log::embedded::Scanner;
+use crate::log::{LogId, LogStart, Position, Stored};
 use crate::projection::Item;
 use crate::projection::audit::{
     Audit, Columns, EventArrays, EventRow, OpenCalls, PersonalArrays, PersonalRow, rows,
@@ -57,8 +59,30 @@ pub(super) struct RowCheck {
     pub(super) installed: bool,
     /// Logs that are not here, whose rows an event on this one vouches for.
     pub(super) history: BTreeSet<Uuid>,
+    /// Where the log starts.
+    pub(super) start: LogStart,
+    /// Records before that.
+    dropped: BTreeMap<TopicPartition, u64>,
+    /// Missing rows by year and month: whether they were dropped is known at the end of the log.
+    missing: BTreeMap<(i32, u8), Missing>,
+    /// Rows of events before this may be missing, as the log says.
+    vouched: Option<Timestamp>,
+    /// Findings that are only counted.
+    pub(super) unlisted: u64,
+    /// What stands beside the rows and is older than the log's start.
+    pub(super) older_state: u64,
+    /// API keys that are older than the log's start.
+    pub(super) older_keys: u64,
     events_sql: String,
     personal_sql: String,
+}
+
+/// Rows of one month that are missing.
+#[derive(Debug, Default)]
+struct Missing {
+    count: u64,
+    /// The first ones.
+    findings: Vec<Finding>,
 }
 
 /// What the projection must have made of an event.
@@ -103,9 +127,96 @@ impl RowCheck {
             counts: Rows::default(),
             installed,
             history: BTreeSet::new(),
+            start: LogStart::default(),
+            dropped: BTreeMap::new(),
+            missing: BTreeMap::new(),
+            vouched: None,
+            unlisted: 0,
+            older_state: 0,
+            older_keys: 0,
             events_sql: compare_sql(&EventRow::COLUMNS),
             personal_sql: compare_sql(&PersonalRow::COLUMNS),
         })
+    }
+
+    /// The log may start late: what is older cannot be compared.
+    pub(super) fn begin_at(&mut self, scanner: &Scanner) {
+        self.start = scanner.start().clone();
+        if self.start.first.0 > 0 {
+            let before = signed(self.start.first.0) - 1;
+            self.through = TopicPartition::all().map(|target| (target, before)).collect();
+            self.dropped =
+                TopicPartition::all().map(|target| (target, scanner.dropped_records(target))).collect();
+        }
+    }
+
+    /// Whether something made at that time may belong to a record before the log's start.
+    pub(super) fn is_before_start(&self, at: Timestamp) -> bool {
+        self.start.recorded_through.is_some_and(|through| at <= through)
+    }
+
+    /// Takes an event that says that rows were to be dropped.
+    pub(super) fn vouch(&mut self, cut: &RowsCut) {
+        if cut.projection == Audit::NAME && i32::try_from(cut.version) == Ok(Audit::VERSION) {
+            self.vouched = self.vouched.max(Some(cut.before));
+        }
+    }
+
+    /// Counts the rows of events before the log's start. There cannot be more of them than there were records.
+    pub(super) async fn count_older(&mut self, found: &mut Vec<Finding>) -> Result<(), sqlx::Error> {
+        let first = self.start.first.0;
+        if first == 0 || !self.installed {
+            return Ok(());
+        }
+        let sql = format!(
+            "SELECT topic, partition, count(*) AS rows, max(position) AS position FROM {}.audit_events
+             WHERE log_id = $1 AND position BETWEEN 0 AND $2 GROUP BY topic, partition ORDER BY topic, partition",
+            Audit::SCHEMA
+        );
+        let counted = sqlx::query(AssertSqlSafe(sql))
+            .bind(self.log.0)
+            .bind(signed(first) - 1)
+            .fetch_all(&mut *self.tx)
+            .await?;
+        for row in counted {
+            let rows = unsigned(row.try_get("rows")?);
+            self.counts.not_compared += rows;
+            let place = place_of(&row)?;
+            let records = place.and_then(|(target, _)| self.dropped.get(&target)).copied().unwrap_or(0);
+            if rows > records {
+                let detail = format!(
+                    "there are {rows} rows of events before the log's start, but the log had {records} records there"
+                );
+                found.push(nowhere(FindingKind::RowAdded, &row, detail)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is worth knowing at the end.
+    pub(super) fn note(&self, notes: &mut Vec<String>) {
+        for (count, what) in [
+            (self.older_keys, "API keys were made before the log's start"),
+            (self.older_state, "entries beside the rows are older than the log's start"),
+        ] {
+            if count > 0 {
+                notes.push(format!("{count} {what}: not compared"));
+            }
+        }
+    }
+
+    /// Rows that are missing are a fault, unless the log says that they were dropped.
+    fn settle_missing(&mut self, found: &mut Vec<Finding>) {
+        let before = self.vouched.map(Timestamp::to_offset);
+        let before = before.map(|before| (before.year(), u8::from(before.month())));
+        for (month, missing) in std::mem::take(&mut self.missing) {
+            if before.is_some_and(|before| month < before) {
+                self.counts.dropped += missing.count;
+            } else {
+                self.unlisted += missing.count - missing.findings.len() as u64;
+                found.extend(missing.findings);
+            }
+        }
     }
 
     /// Reads the checkpoints, of which all must belong to `log`.
@@ -137,7 +248,10 @@ impl RowCheck {
                 let detail = "there is a checkpoint, but the projection's tables are gone".to_owned();
                 found.push(Finding::at(FindingKind::Checkpoint, target, unsigned(position), detail));
             } else {
-                let applied = Applied { position: Position(unsigned(position)), link, seen: false };
+                let position = Position(unsigned(position));
+                let tail = self.start.tails.get(&target);
+                let seen = position < self.start.first && tail == Some(&(position, link));
+                let applied = Applied { position, link, seen };
                 self.checkpoints.insert(target, applied);
             }
         }
@@ -331,8 +445,10 @@ impl RowCheck {
         self.counts.compared += rows.len() as u64;
         let mut events = EventArrays::default();
         let mut personal = PersonalArrays::default();
-        let places: Vec<(String, i32, i64)> =
-            rows.iter().map(|(event, _)| (event.topic.clone(), event.partition, event.position)).collect();
+        let places: Vec<(String, i32, i64, OffsetDateTime)> = rows
+            .iter()
+            .map(|(event, _)| (event.topic.clone(), event.partition, event.position, event.recorded_at))
+            .collect();
         for (event, person) in rows {
             events.push(event);
             personal.push(person);
@@ -349,14 +465,19 @@ impl RowCheck {
             Ok(differing) => {
                 savepoint.commit().await?;
                 for row in differing.into_iter().filter(|_| !planted::armed("verify_trusts_rows")) {
-                    found.extend(difference(&row)?);
+                    match difference(&row)? {
+                        Some(finding) if finding.kind == FindingKind::RowMissing => {
+                            self.miss(finding, &row, &places)?;
+                        }
+                        finding => found.extend(finding),
+                    }
                 }
             }
             // One of the events gives a row that Postgres does not take, and was not set aside.
             Err(sqlx::Error::Database(error)) if error.code().is_some_and(|code| code.starts_with("22")) => {
                 savepoint.rollback().await?;
                 let (first, last) = (places.first(), places.last());
-                let (Some((topic, partition, position)), Some((.., last))) = (first, last) else {
+                let (Some((topic, partition, position, _)), Some((_, _, last, _))) = (first, last) else {
                     return Ok(());
                 };
                 found.push(Finding {
@@ -376,8 +497,31 @@ impl RowCheck {
         Ok(())
     }
 
+    /// Keeps a missing row until the log says whether it was dropped.
+    fn miss(
+        &mut self,
+        finding: Finding,
+        row: &PgRow,
+        places: &[(String, i32, i64, OffsetDateTime)],
+    ) -> Result<(), sqlx::Error> {
+        let (topic, partition): (String, i32) = (row.try_get("topic")?, row.try_get("partition")?);
+        let position: i64 = row.try_get("position")?;
+        // The batch is in log order, which is that of the positions.
+        let index = places.partition_point(|place| place.2 < position);
+        let place =
+            places.get(index).filter(|place| (&place.0, place.1, place.2) == (&topic, partition, position));
+        let month = place.map_or((i32::MAX, 0), |(.., at)| (at.year(), u8::from(at.month())));
+        let missing = self.missing.entry(month).or_default();
+        missing.count += 1;
+        if missing.findings.len() < FINDINGS_MAX {
+            missing.findings.push(finding);
+        }
+        Ok(())
+    }
+
     /// At the end of the log (or of what of it can be read, with `whole` false): rows that no event gives.
     pub(super) async fn finish(&mut self, whole: bool, found: &mut Vec<Finding>) -> Result<(), sqlx::Error> {
+        self.settle_missing(found);
         if !self.installed {
             return Ok(());
         }

@@ -2,13 +2,14 @@
 //!
 //! Each of these decides what becomes a row later, so a changed one is a fault before any row is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use super::report::{Finding, FindingKind};
 use super::rows::RowCheck;
+use crate::base::Timestamp;
 use crate::event::TopicPartition;
 use crate::projection::audit::{Audit, OpenCall};
 
@@ -88,7 +89,11 @@ async fn heads_actual(rows: &mut RowCheck) -> Result<Facts, sqlx::Error> {
     .bind(Audit::VERSION)
     .fetch_all(rows.connection())
     .await?;
-    let mut facts = Facts::new();
+    let (mut facts, mut older) = (Facts::new(), 0);
+    let known: HashSet<Uuid> = rows.heads.keys().map(|(_, incarnation)| *incarnation).collect();
+    let before: HashMap<_, _> =
+        rows.start.heads.iter().map(|head| ((head.target, head.incarnation), head)).collect();
+    let known_before: HashSet<Uuid> = rows.start.heads.iter().map(|head| head.incarnation).collect();
     for row in found {
         let topic: String = row.try_get("topic")?;
         let partition: i32 = row.try_get("partition")?;
@@ -98,10 +103,25 @@ async fn heads_actual(rows: &mut RowCheck) -> Result<Facts, sqlx::Error> {
         }
         let (seq, link): (i64, Vec<u8>) = (row.try_get("seq")?, row.try_get("link")?);
         let target = parse_target(&topic, partition);
+        let lane = target.map(|target| (target, incarnation));
+        if rows.start.first.0 > 0
+            && log == rows.log.0
+            && lane.is_some_and(|lane| !rows.heads.contains_key(&lane))
+        {
+            let head = lane.and_then(|lane| before.get(&lane));
+            let is_head = head.is_some_and(|head| i64::try_from(head.seq) == Ok(seq) && head.link == *link);
+            // A lane that ended before the log's start is not known any more.
+            let is_older = !known.contains(&incarnation) && !known_before.contains(&incarnation);
+            if is_head || is_older {
+                older += u64::from(is_older);
+                continue;
+            }
+        }
         let key = format!("lane {topic}/{partition} of {incarnation} on log {log}");
         let fact = format!("event {seq} with link {}", hex::encode(link));
         facts.insert(key, (target, applied(rows, target), fact));
     }
+    rows.older_state += older;
     Ok(facts)
 }
 
@@ -120,14 +140,24 @@ async fn once_actual(rows: &mut RowCheck) -> Result<Facts, sqlx::Error> {
     .bind(Audit::VERSION)
     .fetch_all(rows.connection())
     .await?;
-    found
-        .iter()
-        .map(|row| {
-            let (source, id): (String, Uuid) = (row.try_get("source")?, row.try_get("event_id")?);
-            let content: Vec<u8> = row.try_get("content")?;
-            Ok((format!("event {id} of {source}"), (None, 0, hex::encode(content))))
-        })
-        .collect()
+    let mut facts = Facts::new();
+    for row in &found {
+        let (source, id): (String, Uuid) = (row.try_get("source")?, row.try_get("event_id")?);
+        let content: Vec<u8> = row.try_get("content")?;
+        // The id says when the event was made.
+        let made = id.get_timestamp().map(|made| made.to_unix()).and_then(|(seconds, nanos)| {
+            let micros = i64::try_from(seconds).ok()?.checked_mul(1_000_000)?;
+            Some(Timestamp::from_micros(micros.checked_add(i64::from(nanos / 1_000))?))
+        });
+        let entry = (source, id);
+        if made.is_some_and(|made| rows.is_before_start(made)) && !rows.once.contains_key(&entry) {
+            rows.older_state += 1;
+            continue;
+        }
+        let (source, id) = entry;
+        facts.insert(format!("event {id} of {source}"), (None, 0, hex::encode(content)));
+    }
+    Ok(facts)
 }
 
 fn open_fact(call: &OpenCall) -> String {
@@ -154,21 +184,28 @@ async fn open_actual(rows: &mut RowCheck) -> Result<Facts, sqlx::Error> {
         Audit::SCHEMA
     );
     let found = sqlx::query(AssertSqlSafe(sql)).fetch_all(rows.connection()).await?;
-    found
-        .iter()
-        .filter(|row| row.try_get("log_id").is_ok_and(|log: Uuid| !rows.history.contains(&log)))
-        .map(|row| {
-            let call = OpenCall {
-                topic: row.try_get("topic")?,
-                partition: row.try_get("partition")?,
-                call_id: row.try_get("call_id")?,
-                position: row.try_get("position")?,
-                incarnation: row.try_get("incarnation")?,
-                tenant: row.try_get("tenant")?,
-                recorded_at: row.try_get("recorded_at")?,
-                deadline: row.try_get("deadline")?,
-            };
-            Ok(open_entry(row.try_get("log_id")?, &call))
-        })
-        .collect()
+    let (mut facts, mut older) = (Facts::new(), 0);
+    for row in &found {
+        let call = OpenCall {
+            topic: row.try_get("topic")?,
+            partition: row.try_get("partition")?,
+            call_id: row.try_get("call_id")?,
+            position: row.try_get("position")?,
+            incarnation: row.try_get("incarnation")?,
+            tenant: row.try_get("tenant")?,
+            recorded_at: row.try_get("recorded_at")?,
+            deadline: row.try_get("deadline")?,
+        };
+        let log: Uuid = row.try_get("log_id")?;
+        if rows.history.contains(&log) {
+            continue;
+        }
+        if log == rows.log.0 && u64::try_from(call.position).is_ok_and(|at| at < rows.start.first.0) {
+            older += 1;
+            continue;
+        }
+        facts.extend([open_entry(log, &call)]);
+    }
+    rows.older_state += older;
+    Ok(facts)
 }

@@ -24,6 +24,7 @@ mod outbox;
 mod projection;
 mod query;
 mod reading;
+mod retention;
 mod schemas;
 mod server;
 mod tampering;

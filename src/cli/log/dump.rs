@@ -14,6 +14,7 @@ use super::{Common, Failure, open, unreadable};
 use crate::base::{Timestamp, nearest};
 use crate::event::{PARTITIONS, Topic};
 use crate::log::embedded::{Scanned, ScannedItem};
+use crate::log::{Position, ReadError};
 
 /// How every topic's name starts.
 const PREFIX: &str = "annals.";
@@ -61,6 +62,10 @@ struct Line<'a> {
 
 pub(super) fn run(common: &Common, args: &DumpArgs) -> Result<ExitCode, Failure> {
     let mut scanner = open(common)?;
+    let first = scanner.start().first;
+    if args.from > 0 && args.from < first.0 {
+        return Err(unreadable(ReadError::Dropped { position: Position(args.from), first }));
+    }
     let mut out = BufWriter::new(io::stdout().lock());
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut damage = None;

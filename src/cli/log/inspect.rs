@@ -28,6 +28,10 @@ pub(in crate::cli) struct InspectArgs {
 struct Inspection {
     log_id: Uuid,
     format_version: u16,
+    /// The first position that is kept; 0 when nothing was dropped.
+    start: u64,
+    /// Records that were dropped for their age.
+    dropped_records: u64,
     /// The durable end that the log's writer published last.
     watermark: u64,
     /// Where the records end: the watermark, or behind it when a power cut kept it back.
@@ -112,6 +116,8 @@ impl Inspection {
         let mut found = Self {
             log_id: scanner.log_id().0,
             format_version: FORMAT_VERSION,
+            start: scanner.start().first.0,
+            dropped_records: TopicPartition::all().map(|target| scanner.dropped_records(target)).sum(),
             watermark: scanner.watermark().0,
             end: scanner.end().0,
             clean_end: scanner.is_clean(),
@@ -214,6 +220,10 @@ impl Inspection {
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "log        {}, format {}", self.log_id, self.format_version)?;
+        if self.start > 0 {
+            let (start, records) = (self.start, self.dropped_records);
+            writeln!(f, "start      {start}, {records} records before it were dropped for their age")?;
+        }
         writeln!(f, "watermark  {}", self.watermark)?;
         let end = if self.clean_end {
             "closed in good order"

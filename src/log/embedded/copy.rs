@@ -17,7 +17,7 @@ use super::segment::{self, io_error};
 use super::small::{IDENTITY, WATERMARK, Watermark};
 use super::storage::{self, Lock, LockError, Storage};
 use crate::event::{LaneHead, TopicPartition};
-use crate::log::{LogId, Position, ReadError};
+use crate::log::{LogId, Position, ReadError, StartHead};
 
 /// Small files that a log may have beside its identity and watermark, and that say where it starts.
 const OPTIONAL: [&str; 1] = ["anchor.json"];
@@ -192,6 +192,11 @@ pub fn check_copy(from: &Path, to: &Path, end: Position) -> Result<Vec<OpenLanes
 pub fn open_lanes(dir: &Path, end: Position) -> Result<Vec<OpenLanes>, ReadError> {
     let mut scanner = Scanner::open(dir)?;
     let mut lanes: BTreeMap<Uuid, BTreeMap<TopicPartition, LaneHead>> = BTreeMap::new();
+    for StartHead { incarnation, target, seq, link, .. } in &scanner.start().heads {
+        let TopicPartition { topic, partition } = *target;
+        let head = LaneHead { topic, partition, seq: *seq, link: hex::encode(link) };
+        lanes.entry(*incarnation).or_default().insert(*target, head);
+    }
     while let Some(scanned) = scanner.next()? {
         match scanned.item {
             ScannedItem::Closed { incarnation, .. } => {

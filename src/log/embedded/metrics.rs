@@ -34,6 +34,10 @@ pub struct Stats {
     pub watermark_bytes: Gauge<u64, AtomicU64>,
     /// Segment files.
     pub segments: Gauge,
+    /// Segments that were dropped for their age since the log was opened.
+    pub dropped_segments: Counter,
+    /// The clock of the oldest record that is kept, seconds since 1970, as last looked at; 0 before that.
+    pub oldest_record_seconds: Gauge<f64, AtomicU64>,
     /// 1 while the log cannot write.
     pub failed: Gauge,
     /// Times that it could not write, by cause.
@@ -60,6 +64,8 @@ impl Default for Stats {
             refused: Counter::default(),
             watermark_bytes: Gauge::default(),
             segments: Gauge::default(),
+            dropped_segments: Counter::default(),
+            oldest_record_seconds: Gauge::default(),
             failed: Gauge::default(),
             outages: Family::default(),
         }
@@ -84,6 +90,13 @@ impl Stats {
         log.register("refused_reservations", "Reservations refused", self.refused.clone());
         log.register("watermark_bytes", "The durable end of the log", self.watermark_bytes.clone());
         log.register("segments", "Segment files", self.segments.clone());
+        log.register("dropped_segments", "Segments dropped for their age", self.dropped_segments.clone());
+        let oldest = self.oldest_record_seconds.clone();
+        log.register(
+            "oldest_record_timestamp_seconds",
+            "The clock of the oldest record that is kept",
+            oldest,
+        );
         log.register("failed", "1 while the log cannot write and refuses", self.failed.clone());
         log.register("outages", "Times that the log could not write", self.outages.clone());
     }

@@ -9,7 +9,7 @@
 //!
 //! A position is a byte: the base of the segment (its file name) plus the offset in the file. `docs/log-format.md`
 //! describes the files; `storage` holds every file operation. The engine never looks into bodies, never repairs what
-//! it cannot vouch for, and never deletes a segment.
+//! it cannot vouch for, and deletes a segment only for its age, when it is told to (`retention`).
 
 mod allocate;
 mod copy;
@@ -20,6 +20,7 @@ mod metrics;
 mod outage;
 mod reader;
 mod recovery;
+mod retention;
 mod room;
 mod scanner;
 mod segment;
@@ -48,6 +49,7 @@ use uuid::Uuid;
 use self::allocate::Job;
 use self::frame::{Codec, header_bytes};
 use self::recovery::Opened;
+use self::retention::{Dropping, Start};
 use self::room::{Limits, Room};
 use self::small::{SegmentIndex, WATERMARK};
 use self::storage::{FileId, Storage};
@@ -55,7 +57,8 @@ use self::tracker::Tracker;
 use self::vigil::Vigil;
 use self::writer::{Command, Done, Writer};
 use super::{
-    Ack, AppendError, Frame, Health, Log, LogId, Position, ReadError, Reader, Refusal, Reservation, Stored,
+    Ack, AppendError, Frame, Health, Log, LogId, LogStart, Position, ReadError, Reader, Refusal, Reservation,
+    Stored,
 };
 use crate::base::Clock;
 use crate::config;
@@ -65,6 +68,7 @@ pub use copy::{CopiedFile, Held, Keep, OpenLanes, check_copy, copy, durable_end,
 pub use metrics::{OutageLabels, Stats};
 pub use outage::{GAP_BYTES, OnRecovery, Outage};
 pub use recovery::{OpenError, Recovered, UnclosedLane};
+pub use retention::DropError;
 pub use scanner::{Scanned, ScannedItem, ScannedSegment, Scanner};
 
 /// The version of the files that this program writes, and the newest that it reads.
@@ -133,6 +137,9 @@ struct Shared {
     /// The newest segment's index so far.
     newest: Mutex<SegmentIndex>,
     indexes: Mutex<BTreeMap<u64, Arc<SegmentIndex>>>,
+    /// Where the log starts.
+    start: RwLock<Arc<Start>>,
+    dropping: Mutex<Dropping>,
     /// How the writer ended, once it did on request.
     ended: Mutex<Option<Result<(), AppendError>>>,
 }
@@ -221,7 +228,7 @@ impl EmbeddedLog {
         clock: Arc<dyn Clock>,
         storage: Storage,
     ) -> Result<(Self, Parts, Recovered), OpenError> {
-        let Opened { lock, log, bases, tracker, end, indexed, recovered } = recovery::open(&storage)?;
+        let Opened { lock, log, bases, start, tracker, end, indexed, recovered } = recovery::open(&storage)?;
         let failure =
             |error: std::io::Error| OpenError::Io { file: options.dir.clone(), cause: error.to_string() };
         let lock_id = storage.lock_id().map_err(failure)?;
@@ -257,6 +264,8 @@ impl EmbeddedLog {
             bases: RwLock::new(bases),
             newest: Mutex::new(SegmentIndex::of(&tracker, end)),
             indexes: Mutex::default(),
+            start: RwLock::new(Arc::new(start)),
+            dropping: Mutex::default(),
             ended: Mutex::default(),
         });
         let writer = Writer::new(shared.clone(), tracker, end, indexed, watermark);
@@ -275,6 +284,14 @@ impl EmbeddedLog {
         let ack =
             self.send(reservation, 0, |bytes, done| Command::MarkClosed { incarnation, at, bytes, done });
         ack.await.map(|_| ())
+    }
+
+    /// Nobody copies the log while the result lives, so segments may be dropped. `None` while somebody does.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn nobody_copies(&self) -> io::Result<Option<Keep>> {
+        Keep::nobody(self.shared.storage.dir())
     }
 
     /// Has `call` called after each outage, before anything new is accepted: see [`OnRecovery`]. Once only.
@@ -399,6 +416,10 @@ impl Log for EmbeddedLog {
         self.send(reservation, needed, |bytes, done| Command::Append { frame, bytes, done })
     }
 
+    fn start(&self) -> LogStart {
+        self.shared.start().known.clone()
+    }
+
     fn reader(&self, from: &[(TopicPartition, Option<Position>)]) -> Result<Box<dyn Reader>, ReadError> {
         Ok(Box::new(reader::SegmentReader::new(self.shared.clone(), from)?))
     }
@@ -424,7 +445,8 @@ impl Log for EmbeddedLog {
         let shared = self.shared.clone();
         Box::pin(blocking(shared, move |shared| {
             // The part first: it can only be smaller than the whole that is asked for later.
-            let through = after.map_or(Ok(0), |after| reader::count_through(shared, target, after))?;
+            let before = || Ok(shared.start().count(target));
+            let through = after.map_or_else(before, |after| reader::count_through(shared, target, after))?;
             Ok(shared.count(target).saturating_sub(through))
         }))
     }

@@ -61,17 +61,20 @@ impl SegmentReader {
     ) -> Result<Self, ReadError> {
         let published = shared.published.subscribe();
         let end = published.borrow().end;
+        let log_start = shared.start();
         let mut wanted = vec![None; TARGETS];
         let mut start = end;
         for (target, after) in from {
-            let first = match after {
-                None => 0,
+            // The frame at `after` is read again, because only it tells where the next one starts.
+            let (first, from) = match after {
+                None => (log_start.first(), log_start.first()),
                 Some(after) if after.0 >= end => return Err(ReadError::NotFound(*after)),
-                Some(after) => after.0 + 1,
+                Some(after) if after.0 >= log_start.first() => (after.0 + 1, after.0),
+                Some(after) if log_start.takes(*target, *after) => (log_start.first(), log_start.first()),
+                Some(after) => return Err(log_start.dropped(after.0)),
             };
             wanted[target.index()] = Some(first);
-            // The frame at `after` is read again, because only it tells where the next one starts.
-            start = start.min(first.saturating_sub(1));
+            start = start.min(from);
         }
         Ok(Self::at(shared, published, wanted, start))
     }
@@ -208,11 +211,17 @@ impl Cursor {
         let turn_end = end.min(self.position.saturating_add(TURN_BYTES));
         while self.position < turn_end && found.len() < records_max {
             let (base, limit) = self.shared.segment_of(self.position, end);
-            let mut walker = match self.walker.take() {
-                Some(walker) if walker.base() == base => walker,
-                _ => Walker::open(&self.shared.storage, self.shared.codec, base, self.position, limit)?,
+            let kept = self.shared.kept(self.position);
+            let mut walker = match (self.walker.take(), kept) {
+                // It was dropped while it was read; who has it open reads it to its end.
+                (Some(walker), Err(_)) if walker.has_left() => walker,
+                (_, Err(dropped)) => return Err(dropped),
+                (Some(mut walker), Ok(())) if walker.base() == base => {
+                    walker.extend(limit);
+                    walker
+                }
+                (_, Ok(())) => self.shared.walk(base, self.position, limit)?,
             };
-            walker.extend(limit);
             self.step(&mut walker, turn_end, records_max, found)?;
             self.walker = Some(walker);
         }
@@ -261,8 +270,9 @@ pub(super) fn frame_at(
     if position.0 >= end {
         return Err(ReadError::NotFound(position));
     }
+    shared.kept(position.0)?;
     let (base, limit) = shared.segment_of(position.0, end);
-    let mut walker = Walker::open(&shared.storage, shared.codec, base, position.0, limit)?;
+    let mut walker = shared.walk(base, position.0, limit)?;
     match walker.next()? {
         Step::Frame(framed) => match framed.item {
             Item::Event(event) if event.target == target => Ok(Stored { position, frame: event.to_frame() }),
@@ -280,7 +290,7 @@ fn absent(shared: &Shared, base: u64, position: Position) -> ReadError {
             return Ok(());
         }
         let (_, limit) = shared.segment_of(base, shared.published.borrow().end);
-        let mut walker = Walker::open(&shared.storage, shared.codec, base, base, limit)?;
+        let mut walker = shared.walk(base, base, limit)?;
         while walker.position() <= position.0 {
             match walker.next()? {
                 Step::Frame(_) => {}
@@ -303,13 +313,18 @@ pub(super) fn count_through(
     if position.0 >= end {
         return Err(ReadError::NotFound(position));
     }
+    let start = shared.start();
+    if position.0 < start.first() && start.takes(target, position) {
+        return Ok(start.count(target));
+    }
+    shared.kept(position.0)?;
     let (base, limit) = shared.segment_of(position.0, end);
     let index = shared.index_of(base, limit)?;
     let target_index = target.index();
     let mark = index.marks.iter().rev().find(|mark| mark.offset <= position.0 - base);
     let (from, within) = mark.map_or((base, 0), |mark| (base + mark.offset, mark.counts[target_index]));
     let mut count = index.base_counts[target_index].saturating_add(u64::from(within));
-    let mut walker = Walker::open(&shared.storage, shared.codec, base, from, limit)?;
+    let mut walker = shared.walk(base, from, limit)?;
     loop {
         match walker.next()? {
             Step::Frame(framed) => {
@@ -336,7 +351,7 @@ pub(super) fn index_from_frames(
     base: u64,
     end: u64,
 ) -> Result<super::small::SegmentIndex, ReadError> {
-    let mut walker = Walker::open(&shared.storage, shared.codec, base, base, end)?;
+    let mut walker = shared.walk(base, base, end)?;
     let (mut tracker, _, _) = super::recovery::start(&mut walker, shared.id)?;
     loop {
         match walker.next()? {

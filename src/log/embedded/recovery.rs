@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use super::frame::{Codec, Header, Item};
+use super::retention::Start;
 use super::segment::{self, PREPARED, RESCUED, Step, Walker, index_name};
 use super::small::{
-    IDENTITY, IdentityError, SegmentIndex, WATERMARK, Watermark, decode_identity, encode_identity,
+    ANCHOR, IDENTITY, IdentityError, SegmentIndex, WATERMARK, Watermark, decode_identity, encode_identity,
 };
 use super::storage::{Lock, LockError, Storage, WriteFile};
 use super::tracker::Tracker;
@@ -67,7 +68,7 @@ impl From<ReadError> for OpenError {
                 Self::Corrupt { file: file.into(), offset, cause }
             }
             ReadError::Io { file, cause } => Self::Io { file: file.into(), cause },
-            other @ (ReadError::NotFound(_) | ReadError::Closed) => {
+            other @ (ReadError::Dropped { .. } | ReadError::NotFound(_) | ReadError::Closed) => {
                 Self::Io { file: PathBuf::new(), cause: other.to_string() }
             }
         }
@@ -105,6 +106,7 @@ pub(super) struct Opened {
     pub(super) lock: Lock,
     pub(super) log: LogId,
     pub(super) bases: Vec<u64>,
+    pub(super) start: Start,
     pub(super) tracker: Tracker,
     pub(super) end: u64,
     /// The newest segment has its index.
@@ -149,7 +151,9 @@ fn lock(storage: &Storage) -> Result<Lock, OpenError> {
 fn create(storage: &Storage, lock: Lock, bases: &[u64]) -> Result<Opened, OpenError> {
     // The identity is written last, so all that an interrupted creation leaves is a first segment without events.
     let first = segment::name(0);
+    let anchor = storage.length(ANCHOR).map_err(|error| io(&storage.dir().join(ANCHOR), &error))?;
     let known = match bases {
+        _ if anchor.is_some() => false,
         [] => true,
         [0] => {
             storage.length(&first).map_err(|error| io(&storage.dir().join(&first), &error))?
@@ -176,12 +180,21 @@ fn create(storage: &Storage, lock: Lock, bases: &[u64]) -> Result<Opened, OpenEr
     };
     write().map_err(|error| io(storage.dir(), &error))?;
     let recovered = Recovered { created: true, ..Recovered::default() };
-    Ok(Opened { lock, log, bases: vec![0], tracker, end, indexed: false, recovered })
+    let (bases, start) = (vec![0], Start::default());
+    Ok(Opened { lock, log, bases, start, tracker, end, indexed: false, recovered })
 }
 
-fn existing(storage: &Storage, lock: Lock, identity: &[u8], bases: Vec<u64>) -> Result<Opened, OpenError> {
+fn existing(
+    storage: &Storage,
+    lock: Lock,
+    identity: &[u8],
+    mut bases: Vec<u64>,
+) -> Result<Opened, OpenError> {
     let log = identify(storage, identity)?;
     let codec = Codec::new(log);
+    let anchor = storage.read(ANCHOR).map_err(|error| io(&storage.dir().join(ANCHOR), &error))?;
+    let start = Start::read(storage, log, &bases, anchor.as_deref())?;
+    start.settle(storage, &mut bases).map_err(|error| io(storage.dir(), &error))?;
     check_layout(storage, &bases)?;
     let Some(&newest) = bases.last() else {
         return Err(corrupt(storage, &segment::name(0), 0, "the log's segments are missing"));
@@ -209,7 +222,7 @@ fn existing(storage: &Storage, lock: Lock, identity: &[u8], bases: Vec<u64>) -> 
         recorded_at: head.recorded_at,
     });
     let recovered = Recovered { unclosed: unclosed.collect(), torn_bytes, created: false };
-    Ok(Opened { lock, log, bases, tracker, end, indexed, recovered })
+    Ok(Opened { lock, log, bases, start, tracker, end, indexed, recovered })
 }
 
 fn identify(storage: &Storage, identity: &[u8]) -> Result<LogId, OpenError> {
@@ -223,11 +236,6 @@ fn identify(storage: &Storage, identity: &[u8]) -> Result<LogId, OpenError> {
 
 /// Sealed segments follow each other without a hole.
 fn check_layout(storage: &Storage, bases: &[u64]) -> Result<(), OpenError> {
-    if let Some(&first) = bases.first()
-        && first != 0
-    {
-        return Err(corrupt(storage, &segment::name(0), 0, "the first segment is missing"));
-    }
     for pair in bases.windows(2) {
         let &[base, next] = pair else { continue };
         let name = segment::name(base);

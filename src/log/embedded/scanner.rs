@@ -9,14 +9,16 @@ use uuid::Uuid;
 
 use super::frame::{Codec, Item};
 use super::recovery::start;
+use super::retention::Start;
 use super::segment::{self, Step, Walker, io_error};
-use super::small::{IDENTITY, IdentityError, SegmentIndex, WATERMARK, Watermark, decode_identity};
+use super::small::{ANCHOR, IDENTITY, IdentityError, SegmentIndex, WATERMARK, Watermark, decode_identity};
 use super::storage::Storage;
 use super::tracker::Tracker;
 use crate::base::{Timestamp, planted, sha256};
-use crate::log::{LogId, Position, ReadError, Stored};
+use crate::event::{LogCut, TopicPartition};
+use crate::log::{LogId, LogStart, Position, ReadError, Stored};
 
-/// Times that a watermark is read again while its writer may be changing it.
+/// Times that a watermark or an anchor is read again while its writer may be changing it.
 const WATERMARK_TRIES: u32 = 100;
 
 /// See the module.
@@ -25,6 +27,7 @@ pub struct Scanner {
     codec: Codec,
     log: LogId,
     bases: Vec<u64>,
+    start: Start,
     /// The durable end that the writer published.
     watermark: Position,
     end: Position,
@@ -95,20 +98,21 @@ impl Scanner {
     pub(super) fn open_in(storage: Storage) -> Result<Self, ReadError> {
         let log = identify(&storage)?;
         let watermark = read_watermark(&storage, log)?;
-        let bases = segment::bases(&storage)
-            .map_err(|error| io_error(storage.dir().display().to_string(), &error))?;
+        let (bases, start) = find_start(&storage, log)?;
+        let reached = start.first();
         let mut scanner = Self {
             codec: Codec::new(log),
             storage,
             log,
             bases,
+            start,
             watermark: Position(watermark.end),
             end: Position(watermark.end),
             clean: watermark.clean,
             next: 0,
             walker: None,
             tracker: Tracker::new(),
-            reached: 0,
+            reached,
             overlong: None,
             sealed: None,
             wrong_indexes: Vec::new(),
@@ -122,6 +126,24 @@ impl Scanner {
     #[must_use]
     pub const fn log_id(&self) -> LogId {
         self.log
+    }
+
+    /// Where the log starts, as its anchor and its first segment's header say.
+    #[must_use]
+    pub const fn start(&self) -> &LogStart {
+        &self.start.known
+    }
+
+    /// The cut that the anchor names; `None` when nothing was dropped.
+    #[must_use]
+    pub const fn cut(&self) -> Option<&LogCut> {
+        self.start.cut.as_ref()
+    }
+
+    /// Records of `target` before the log's start, as the first segment's header says.
+    #[must_use]
+    pub fn dropped_records(&self, target: TopicPartition) -> u64 {
+        self.start.count(target)
     }
 
     /// Where the scan ends: behind the last durable record.
@@ -163,13 +185,14 @@ impl Scanner {
     /// Bytes that the scan reads in all, for progress.
     #[must_use]
     pub const fn bytes_total(&self) -> u64 {
-        self.end.0
+        self.end.0.saturating_sub(self.start.first())
     }
 
     /// The next record, in log order; `None` at the end. After an error it gives the same error again.
     ///
     /// # Errors
-    /// [`ReadError::Corrupt`] names the first bad record; [`ReadError::Io`].
+    /// [`ReadError::Corrupt`] names the first bad record; [`ReadError::Dropped`] when the log's start moved on meanwhile;
+    /// [`ReadError::Io`].
     #[expect(clippy::should_implement_trait, reason = "it is fallible in a way that an iterator is not")]
     pub fn next(&mut self) -> Result<Option<Scanned>, ReadError> {
         if let Some(error) = &self.failed {
@@ -254,8 +277,14 @@ impl Scanner {
         self.next += 1;
         let following = self.bases.get(self.next).copied();
         let limit = following.map_or(self.end.0, |next| next.min(self.end.0));
-        let mut walker = Walker::open(&self.storage, self.codec, base, base, limit)?;
+        let walker = Walker::open(&self.storage, self.codec, base, base, limit);
+        let mut walker = walker.map_err(|error| self.unless_dropped(base, error))?;
         let (found, previous, crc) = start(&mut walker, self.log)?;
+        if self.next == 1 && base > 0 {
+            // What was before is known from this header alone, which the anchor names.
+            self.tracker = found;
+            return self.enter(walker, limit, following);
+        }
         if self.next > 1 && previous != self.tracker.base() {
             return Err(self.corrupt(base, 0, "the header names another segment as the one before"));
         }
@@ -274,9 +303,14 @@ impl Scanner {
                 "the header's counts and lanes are not those of the records before",
             ));
         }
+        self.enter(walker, limit, following)
+    }
+
+    /// Goes on in `walker`'s segment, which ends at `limit`.
+    fn enter(&mut self, walker: Walker, limit: u64, following: Option<u64>) -> Result<bool, ReadError> {
         if self.clean || following == Some(limit) {
             self.sealed = Some(limit);
-            if walker.file_bytes()? > limit - base {
+            if walker.file_bytes()? > limit - walker.base() {
                 self.overlong = Some(limit);
             }
         }
@@ -307,6 +341,14 @@ impl Scanner {
     #[must_use]
     pub fn take_wrong_indexes(&mut self) -> Vec<ReadError> {
         std::mem::take(&mut self.wrong_indexes)
+    }
+
+    /// `error`, unless the segment at `base` was dropped since the scan began.
+    fn unless_dropped(&self, base: u64, error: ReadError) -> ReadError {
+        match find_start(&self.storage, self.log) {
+            Ok((_, start)) if base < start.first() => start.dropped(base),
+            Ok(_) | Err(_) => error,
+        }
     }
 
     fn corrupt(&self, base: u64, offset: u64, cause: &str) -> ReadError {
@@ -351,6 +393,26 @@ impl Scanner {
                 return Ok(());
             }
         }
+    }
+}
+
+/// The bases of the segments that are kept, and where they start; the process that owns the log may be dropping some.
+fn find_start(storage: &Storage, log: LogId) -> Result<(Vec<u64>, Start), ReadError> {
+    let anchor = || storage.read(ANCHOR).map_err(|error| io_error(storage.display(ANCHOR), &error));
+    let mut before = anchor()?;
+    let mut tries = 0;
+    loop {
+        let bases = segment::bases(storage);
+        let mut bases = bases.map_err(|error| io_error(storage.dir().display().to_string(), &error))?;
+        let start = Start::read(storage, log, &bases, before.as_deref());
+        let after = anchor()?;
+        tries += 1;
+        if after == before || tries == WATERMARK_TRIES {
+            let start = start?;
+            bases.retain(|&base| base >= start.first());
+            return Ok((bases, start));
+        }
+        before = after;
     }
 }
 

@@ -121,6 +121,11 @@ impl Walker {
         self.file.length().map_err(|error| io_error(self.path.clone(), &error))
     }
 
+    /// Whether it has not come to its limit.
+    pub(super) const fn has_left(&self) -> bool {
+        self.position < self.limit
+    }
+
     /// More is there now.
     pub(super) fn extend(&mut self, limit: u64) {
         self.limit = self.limit.max(limit);

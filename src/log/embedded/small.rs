@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::frame::{Fields, State, TARGETS, VERSION, decode_state, encode_state};
 use super::tracker::{Mark, Tracker};
+use crate::event::LogCut;
 use crate::log::LogId;
 
 /// The identity's file.
@@ -12,7 +13,11 @@ pub(super) const IDENTITY: &str = "log.json";
 /// The watermark's file.
 pub(super) const WATERMARK: &str = "watermark";
 
+/// The anchor's file: where the log starts, once segments were dropped.
+pub(super) const ANCHOR: &str = "anchor.json";
+
 const FORMAT: &str = "annals-log";
+const ANCHOR_FORMAT: &str = "annals-log-anchor";
 const WATERMARK_MAGIC: [u8; 4] = *b"ANW1";
 const INDEX_MAGIC: [u8; 4] = *b"ANI1";
 
@@ -49,6 +54,42 @@ pub(super) fn decode_identity(bytes: &[u8]) -> Result<LogId, IdentityError> {
     }
     let log = LogId(file.log_id);
     if encode_identity(log) == bytes { Ok(log) } else { Err(IdentityError::Damaged("it was changed")) }
+}
+
+#[derive(Serialize, Deserialize)]
+struct AnchorFile {
+    format: String,
+    version: u16,
+    log_id: Uuid,
+    cut: LogCut,
+    crc32c: String,
+}
+
+/// The anchor file of `log`, which starts at `cut`.
+pub(super) fn encode_anchor(log: LogId, cut: &LogCut) -> Vec<u8> {
+    let covered = serde_json::to_vec(&(log.0, cut)).expect("strings and numbers always serialise");
+    let crc32c = format!("{:08x}", crc32c::crc32c(&covered));
+    let (format, cut) = (ANCHOR_FORMAT.into(), cut.clone());
+    let file = AnchorFile { format, version: VERSION, log_id: log.0, cut, crc32c };
+    let mut bytes = serde_json::to_vec(&file).expect("strings and numbers always serialise");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// Reads what [`encode_anchor`] wrote for `log`, byte for byte; else what is wrong with it.
+pub(super) fn decode_anchor(log: LogId, bytes: &[u8]) -> Result<LogCut, &'static str> {
+    let file: AnchorFile = serde_json::from_slice(bytes).map_err(|_| "it is not the anchor of a log")?;
+    if file.format == ANCHOR_FORMAT && file.version > VERSION {
+        return Err("its version is newer than this program knows");
+    }
+    if file.log_id != log.0 {
+        return Err("it is the anchor of another log");
+    }
+    let follow = file.cut.segments.windows(2).all(|pair| matches!(pair, [one, next] if one.end == next.base));
+    if file.cut.segments.last().is_none_or(|last| last.end != file.cut.first) || !follow {
+        return Err("the segments that it drops do not end where the log starts");
+    }
+    if encode_anchor(log, &file.cut) == bytes { Ok(file.cut) } else { Err("it was changed") }
 }
 
 /// How far the log is durable.

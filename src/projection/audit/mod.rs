@@ -1,8 +1,9 @@
 //! The audit projection: every event as one immutable row, and the calls that are still open.
 //!
-//! It never changes or deletes a row of `audit_events` or `audit_personal`.
+//! It never changes or deletes a row of `audit_events` or `audit_personal`; whole old months are dropped on request.
 
 mod columns;
+mod months;
 mod open;
 mod row;
 
@@ -20,6 +21,7 @@ use crate::event::Topic;
 use crate::log::{Frame, LogId};
 
 pub use columns::Columns;
+pub use months::Month;
 pub use open::{OpenCall, OpenCalls};
 pub use row::{CallStep, EventArrays, EventRow, PersonalArrays, PersonalRow, call_step, rows};
 

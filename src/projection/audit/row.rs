@@ -213,7 +213,11 @@ fn with_facts(row: EventRow, facts: &Facts) -> EventRow {
         },
         Facts::Gap(facts) => EventRow { error_code: text(facts.cause.as_str()), ..row },
         // What these say is in the body; no column asks for it.
-        Facts::Started(_) | Facts::Stopping(_) | Facts::LaneClosed(_) | Facts::Checkpoint(_) => row,
+        Facts::Started(_)
+        | Facts::Stopping(_)
+        | Facts::LaneClosed(_)
+        | Facts::Checkpoint(_)
+        | Facts::Retention(_) => row,
     }
 }
 
@@ -400,6 +404,7 @@ pub fn call_step(decoded: &Decoded) -> Option<CallStep> {
         | Facts::Stopping(_)
         | Facts::LaneClosed(_)
         | Facts::Checkpoint(_)
+        | Facts::Retention(_)
         | Facts::Gap(_) => None,
     }
 }
@@ -410,8 +415,8 @@ mod tests {
     use crate::base::{Category, sha256};
     use crate::event::{
         AckCheck, AckClass, AdoptionReason, ArgumentsLevel, AuditQueried, AuthFailed, BackupTaken, Draft,
-        Failure, Gap, GapCause, KeyCreated, KeyRevoked, LaneClosed, LaneHead, LogAdopted, Outcome, Started,
-        Stopping, SystemCheckpoint, Topic, Transport,
+        Failure, Gap, GapCause, KeyCreated, KeyRevoked, LaneClosed, LaneHead, LogAdopted, Outcome, Retention,
+        RowsCut, Started, Stopping, SystemCheckpoint, Topic, Transport,
     };
     use crate::log::{Frame, Position, Stored};
 
@@ -545,6 +550,12 @@ mod tests {
                 Facts::LaneClosed(LaneClosed { lane_incarnation: Uuid::from_u128(5), head })
             }
             Kind::SystemCheckpoint => Facts::Checkpoint(SystemCheckpoint { heads: vec![head] }),
+            Kind::SystemRetention => Facts::Retention(Retention::Rows(RowsCut {
+                projection: "audit".into(),
+                version: 1,
+                months: vec!["2026-01".into()],
+                before: Timestamp::from_micros(1_769_904_000_000_000),
+            })),
             Kind::SystemGap => Facts::Gap(Gap {
                 cause: GapCause::Io,
                 detail: "cannot sync".into(),

@@ -137,7 +137,35 @@ BEGIN
 END
 $function$;
 
+-- Drops the partitions of all months that end before or at the start of the month that `before` is in (UTC). It has no
+-- rights of its own, and nobody but the owner may call it: the writer cannot make a row go away.
+CREATE OR REPLACE FUNCTION @schema@.drop_months(before timestamptz) RETURNS integer
+LANGUAGE plpgsql SECURITY INVOKER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC'
+SET lock_timeout = '3s'
+AS $function$
+DECLARE
+    child record;
+    dropped integer := 0;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('annals.projection.@schema@', 0));
+    FOR child IN
+        SELECT c.relname FROM pg_inherits i
+        JOIN pg_class c ON c.oid = i.inhrelid
+        JOIN pg_class p ON p.oid = i.inhparent
+        WHERE p.relnamespace = '@schema@'::regnamespace AND c.relnamespace = p.relnamespace
+          AND p.relname IN ('audit_events', 'audit_personal')
+          AND c.relname < p.relname || to_char(before, '"_"YYYY"_"MM')
+        ORDER BY c.relname
+    LOOP
+        EXECUTE format('DROP TABLE %I.%I', '@schema@', child.relname);
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END
+$function$;
+
 REVOKE ALL ON SCHEMA @schema@ FROM PUBLIC;
+REVOKE ALL ON FUNCTION @schema@.drop_months(timestamptz) FROM PUBLIC, annals_writer, annals_reader;
 REVOKE ALL ON FUNCTION @schema@.ensure_month(timestamptz) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @schema@.ensure_month(timestamptz) TO annals_writer;
 GRANT USAGE ON SCHEMA @schema@ TO annals_writer, annals_reader;

@@ -8,6 +8,7 @@ mod everywhere;
 mod faults;
 mod forger;
 mod read;
+mod retention;
 mod room;
 mod simulation;
 mod tear;

@@ -1,6 +1,6 @@
 //! One seeded life of a log: what is done with it, and where it crashes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
 
 use futures::FutureExt;
@@ -9,12 +9,13 @@ use super::model::Model;
 use crate::log::AppendError;
 use crate::log::embedded::allocate::{self, Job};
 use crate::log::embedded::frame::EVENT_OVERHEAD_BYTES;
+use crate::log::embedded::retention::{carry_out, plan};
 use crate::log::embedded::storage::Lock;
 use crate::log::embedded::storage::simulated::{Disk, Moment, Random, Stop};
 use crate::log::embedded::tests::*;
 use crate::log::embedded::tracker::LaneKey;
 use crate::log::embedded::writer::{Command, Writer};
-use crate::log::embedded::{OpenError, Parts, Scanned, Shared, WriterEnd, let_go};
+use crate::log::embedded::{DropError, OpenError, Parts, Scanned, Shared, WriterEnd, let_go};
 
 const DIR: &str = "/simulated/log";
 /// Actions after the last crash.
@@ -56,6 +57,10 @@ pub(super) struct Life {
     incarnation: Uuid,
     starts: u128,
     acks: Vec<(LaneKey, usize, Ack)>,
+    /// What stood in segments that were dropped, or were to be.
+    gone: Vec<Scanned>,
+    /// Where the log may start.
+    starts_at: BTreeSet<u64>,
     tally: Tally,
 }
 
@@ -68,6 +73,7 @@ pub(super) struct Tally {
     pub(super) in_opening: u64,
     pub(super) killed: u64,
     pub(super) torn: u64,
+    pub(super) drops: u64,
     /// Records without ack at a crash that were found and that were not.
     pub(super) unanswered_kept: u64,
     pub(super) unanswered_lost: u64,
@@ -85,6 +91,7 @@ impl Tally {
         self.in_opening += other.in_opening;
         self.killed += other.killed;
         self.torn += other.torn;
+        self.drops += other.drops;
         self.unanswered_kept += other.unanswered_kept;
         self.unanswered_lost += other.unanswered_lost;
         self.healed += other.healed;
@@ -99,6 +106,7 @@ fn kind(file: &str) -> &'static str {
         ".seg",
         ".idx.tmp",
         ".idx",
+        "anchor.json.tmp",
         "watermark.tmp",
         "watermark",
         "log.json.tmp",
@@ -135,6 +143,8 @@ impl Life {
             incarnation: Uuid::nil(),
             starts: 0,
             acks: Vec::new(),
+            gone: Vec::new(),
+            starts_at: BTreeSet::from([0]),
             tally: Tally::default(),
         }
     }
@@ -201,12 +211,17 @@ impl Life {
         let copy = self.disk.fork();
         let storage = self.storage(&copy);
         let outside = if storage.read("log.json").map_err(|error| error.to_string())?.is_some() {
-            scan(&storage).map_err(|error| format!("from outside, after a crash: {error}"))?
+            self.scan(&storage).map_err(|error| format!("from outside, after a crash: {error}"))?
         } else {
             Vec::new()
         };
         let (engine, recovered) = self.open(&copy).map_err(|error| format!("it does not open: {error}"))?;
-        let found = scan(&storage).map_err(|error| format!("from outside, after opening: {error}"))?;
+        let found = self.scan(&storage).map_err(|error| format!("from outside, after opening: {error}"))?;
+        let first = engine.log.shared.start().first();
+        let bases = super::super::super::segment::bases(&storage).map_err(|error| error.to_string())?;
+        if bases.first() != Some(&first) {
+            return Err(format!("it starts at {first}, but has segments at {bases:?}"));
+        }
         if found != outside {
             return Err(format!(
                 "outside saw {} records before opening, then {}",
@@ -250,7 +265,7 @@ impl Life {
             // Only the preparation of the next segment may fail without failing the opening.
             return Ok(End::Crashed);
         }
-        let found = scan(&self.storage(&self.disk)).map_err(|error| format!("from outside: {error}"))?;
+        let found = self.scan(&self.storage(&self.disk)).map_err(|error| format!("from outside: {error}"))?;
         self.model.check(&found, &recovered)?;
         self.model.settle(&found);
         let mut unclosed: Vec<Uuid> = recovered.unclosed.iter().map(|lane| lane.incarnation).collect();
@@ -294,7 +309,8 @@ impl Life {
                     self.mark_closed(engine, incarnation)?;
                 }
             }
-            15..=39 => {
+            15..=19 => self.drop_some(engine)?,
+            20..=39 => {
                 engine.helper.help();
             }
             40..=43 => {
@@ -316,6 +332,46 @@ impl Life {
         Ok(false)
     }
 
+    /// Drops the oldest segments.
+    fn drop_some(&mut self, engine: &Engine) -> Result<(), String> {
+        let failed = |what: &str, error: DropError| format!("nothing failed, but {what}: {error}");
+        if engine.writer.in_trouble() {
+            return Ok(());
+        }
+        let found = self.scan(&self.storage(&self.disk))?;
+        let oldest = Timestamp::from_micros(i64::MAX);
+        let cut = match plan(&engine.log.shared, oldest, 1 + self.random.below(3)) {
+            Ok(Some(cut)) => cut,
+            Ok(None) => return Ok(()),
+            Err(_) if self.disk.stopped() || self.disk.failed() => return Ok(()),
+            Err(error) => return Err(failed("a drop cannot be planned", error)),
+        };
+        self.gone = found.into_iter().filter(|scanned| scanned.position.0 < cut.first).collect();
+        self.starts_at.insert(cut.first);
+        self.tally.drops += 1;
+        match carry_out(&engine.log.shared, cut) {
+            Err(error) if !self.disk.stopped() && !self.disk.failed() => {
+                Err(failed("segments are not dropped", error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Everything that the scanner sees, behind what was dropped before the log's start.
+    fn scan(&self, storage: &Storage) -> Result<Vec<Scanned>, String> {
+        let mut scanner = Scanner::open_in(storage.clone()).map_err(|error| error.to_string())?;
+        let first = scanner.start().first;
+        if !self.starts_at.contains(&first.0) {
+            return Err(format!("it starts at {first}, where it was never cut"));
+        }
+        let mut found: Vec<Scanned> =
+            self.gone.iter().filter(|scanned| scanned.position < first).cloned().collect();
+        while let Some(scanned) = scanner.next().map_err(|error| error.to_string())? {
+            found.push(scanned);
+        }
+        Ok(found)
+    }
+
     /// The disk works again. Everything that was sent is there then, in its order.
     fn heal(&mut self, engine: &mut Engine) -> Result<(), String> {
         let failed = self.disk.failed();
@@ -333,7 +389,8 @@ impl Life {
         if engine.writer.in_trouble() {
             return Err("the disk works again, but the log does not".into());
         }
-        let found = scan(&self.storage(&self.disk)).map_err(|error| format!("after healing: {error}"))?;
+        let found =
+            self.scan(&self.storage(&self.disk)).map_err(|error| format!("after healing: {error}"))?;
         self.model.all_there(self.incarnation, &found)?;
         self.tally.healed += 1;
         Ok(())
@@ -446,14 +503,4 @@ impl Engine {
             self.writer.turn(command, &self.commands);
         }
     }
-}
-
-/// Everything that the scanner sees.
-fn scan(storage: &Storage) -> Result<Vec<Scanned>, ReadError> {
-    let mut scanner = Scanner::open_in(storage.clone())?;
-    let mut found = Vec::new();
-    while let Some(scanned) = scanner.next()? {
-        found.push(scanned);
-    }
-    Ok(found)
 }

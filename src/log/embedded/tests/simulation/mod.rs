@@ -62,7 +62,7 @@ fn survive(first: u64, wanted: u64) -> Tally {
 }
 
 /// Where it must have crashed, before, within and behind: all that a log does to a disk.
-const PLACES: [(&str, &str); 22] = [
+const PLACES: [(&str, &str); 26] = [
     ("make", "the directory"),
     ("sync the name of", "the directory"),
     ("sync the names of", "the directory"),
@@ -85,6 +85,10 @@ const PLACES: [(&str, &str); 22] = [
     ("sync the data of", "watermark"),
     ("sync", "watermark"),
     ("rename", "watermark.tmp"),
+    ("write", "anchor.json.tmp"),
+    ("rename", "anchor.json.tmp"),
+    ("remove", ".seg"),
+    ("remove", ".idx"),
 ];
 
 /// A simulation that never comes to the hard places proves nothing.
@@ -99,6 +103,7 @@ fn worth_something(tally: &Tally) {
         ("crashes while opening", tally.in_opening, 10),
         ("killed processes", tally.killed, 10),
         ("torn tails", tally.torn, 1),
+        ("drops of old segments", tally.drops, 10),
         ("records that survive without an ack", tally.unanswered_kept, 10),
         ("records without an ack that are lost", tally.unanswered_lost, 10),
         ("disks that worked again", tally.healed, 5),
