@@ -126,6 +126,8 @@ struct Shared {
     stats: Stats,
     room: Arc<Room>,
     vigil: Vigil,
+    /// To the writer, for readers; gone with the handle.
+    looks: Mutex<Option<Sender<Command>>>,
     /// The lock that was taken: were it another file, another process could own the log.
     lock_id: FileId,
     segment_bytes: u64,
@@ -256,6 +258,7 @@ impl EmbeddedLog {
             stats,
             room,
             vigil: Vigil::default(),
+            looks: Mutex::new(Some(commands.clone())),
             lock_id,
             segment_bytes: options.segment_bytes,
             append_wait: options.append_wait,
@@ -489,7 +492,7 @@ async fn blocking<T: Send + 'static>(
     let read = move || {
         let changes = shared.vigil.changes();
         match work(&shared) {
-            Err(ReadError::Corrupt { file, cause, .. }) if shared.vigil.explains(changes) => {
+            Err(ReadError::Corrupt { file, cause, .. }) if shared.trouble_explains(changes) => {
                 Err(ReadError::Io { file, cause })
             }
             result => result,
@@ -499,6 +502,16 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Shared {
+    /// Whether trouble of the writer explains that something cannot be read: see [`Vigil::explains`].
+    fn trouble_explains(&self, changes: u64) -> bool {
+        self.vigil.explains(changes, || {
+            if let Some(writer) = &*self.looks.lock().unwrap_or_else(PoisonError::into_inner) {
+                // A writer that is gone has said so.
+                drop(writer.send(Command::Look));
+            }
+        })
+    }
+
     /// Room for one record is set aside for who is told.
     fn tell(&self, outage: Outage) {
         let room = Reservation::new(self.room.clone(), 1, GAP_BYTES);
@@ -574,6 +587,7 @@ impl Drop for EmbeddedLog {
     fn drop(&mut self) {
         // Without its sender the writer ends after what is in the queue; the end is not marked as clean.
         self.commands = mpsc::channel().0;
+        drop(self.shared.looks.lock().unwrap_or_else(PoisonError::into_inner).take());
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(threads) = threads {
             threads.join(&self.shared);

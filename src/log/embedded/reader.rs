@@ -195,7 +195,7 @@ impl Cursor {
             }
             Err(error) if matches!(error, ReadError::Corrupt { .. } | ReadError::Io { .. }) => {
                 self.walker = None;
-                if self.shared.vigil.explains(changes) {
+                if self.shared.trouble_explains(changes) {
                     Err(Hindrance::Outage)
                 } else {
                     Err(Hindrance::Error(error))

@@ -73,11 +73,13 @@ impl Vigil {
     }
 
     /// Whether trouble of the writer, since there were `changes`, explains that something cannot be read. Waits until the
-    /// writer has looked at the files.
-    pub(super) fn explains(&self, changes: u64) -> bool {
+    /// writer has looked at the files, which `ask` asks it to.
+    pub(super) fn explains(&self, changes: u64, ask: impl Fn()) -> bool {
         let state = self.lock();
         // The one after the one that may be under way.
         let enough = state.inspections + 2;
+        ask();
+        ask();
         let unclear = |state: &mut State| {
             !state.suspended && !state.ended && state.changes == changes && state.inspections < enough
         };

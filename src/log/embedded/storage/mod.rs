@@ -269,7 +269,7 @@ impl Storage {
             #[cfg(test)]
             Medium::Simulated(disk) => Handle::Simulated(disk.open_write(name)?),
         };
-        Ok(WriteFile { handle, name: name.to_owned(), storage: self.clone() })
+        Ok(WriteFile { handle, name: name.to_owned(), path: self.dir.join(name), storage: self.clone() })
     }
 
     /// Opens a file that is there for reading and writing.
@@ -279,7 +279,7 @@ impl Storage {
             #[cfg(test)]
             Medium::Simulated(disk) => Handle::Simulated(disk.open_read(name)?),
         };
-        Ok(WriteFile { handle, name: name.to_owned(), storage: self.clone() })
+        Ok(WriteFile { handle, name: name.to_owned(), path: self.dir.join(name), storage: self.clone() })
     }
 
     /// Puts `bytes` into `name` in one step and durably: a reader sees the old file or the new one, whole.
@@ -362,6 +362,7 @@ impl ReadFile {
 pub(super) struct WriteFile {
     handle: Handle,
     name: String,
+    path: PathBuf,
     storage: Storage,
 }
 
@@ -374,7 +375,7 @@ impl WriteFile {
     /// How it stands to its name.
     pub(super) fn standing(&self) -> io::Result<Standing> {
         match &self.handle {
-            Handle::Directory(file) => directory::standing(file, &self.storage.dir.join(&self.name)),
+            Handle::Directory(file) => directory::standing(file, &self.path),
             #[cfg(test)]
             Handle::Simulated(file) => file.standing(&self.name),
         }
@@ -392,6 +393,7 @@ impl WriteFile {
     /// Names it as it is called now, after a rename.
     pub(super) fn renamed(&mut self, name: &str) {
         name.clone_into(&mut self.name);
+        self.path = self.storage.dir.join(name);
     }
 
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

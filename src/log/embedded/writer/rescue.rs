@@ -172,7 +172,7 @@ impl Writer {
         write().map_err(|error| Fault::io(&format!("write {name}"), &error))?;
         check_standing(&file, bytes)?;
         self.replace_watermark(end)?;
-        self.start_segment(base, crc, Active { file, image, bytes }, header_bytes);
+        self.start_segment(base, crc, Active { file, image, bytes, zeroed: 0 }, header_bytes);
         Ok(())
     }
 

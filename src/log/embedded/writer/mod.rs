@@ -32,6 +32,15 @@ use crate::log::{AppendError, Frame, Position};
 /// Bytes that one write takes at most, but for its last record.
 const BATCH_BYTES: u64 = 8 << 20;
 
+/// How far ahead of a small batch zeros are written. A sync that enters blocks which were only allocated has to write where they
+/// are, too; with the zeros that is so once in many batches.
+const AHEAD_BYTES: usize = 512 << 10;
+
+/// A batch over this size pays for itself, and twice its bytes would cost more than they save.
+const SMALL_BATCH_BYTES: usize = 128 << 10;
+
+static ZEROS: [u8; AHEAD_BYTES] = [0; AHEAD_BYTES];
+
 /// How often the files are looked at while nothing fails, and a rescue is tried while something does.
 pub(super) const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -44,6 +53,8 @@ pub(super) enum Command {
     Append { frame: Frame, bytes: u64, done: Done },
     /// Write that the lanes of an incarnation are closed, into room of `bytes` bytes.
     MarkClosed { incarnation: Uuid, at: Timestamp, bytes: u64, done: Done },
+    /// Look at the files: a reader found something that should not be.
+    Look,
     /// End cleanly.
     Close { done: oneshot::Sender<Result<(), AppendError>> },
 }
@@ -66,6 +77,8 @@ pub(super) struct Writer {
     batch: Batch,
     trouble: Option<Trouble>,
     watched: Instant,
+    /// How many were told at once the last time: so many may be about to come back.
+    told: u32,
 }
 
 /// The segment that is written.
@@ -75,6 +88,27 @@ struct Active {
     image: Vec<u8>,
     /// Bytes that are allocated.
     bytes: u64,
+    /// So far there are zeros or records on the disk, and not only room.
+    zeroed: u64,
+}
+
+impl Active {
+    /// Writes the image from `offset` on, and zeros behind it now and then.
+    fn write_from(&mut self, offset: u64) -> io::Result<()> {
+        let batch =
+            usize::try_from(offset).ok().and_then(|offset| self.image.get(offset..)).unwrap_or_default();
+        self.file.write_at(batch, offset)?;
+        let end = self.image.len() as u64;
+        if end > self.zeroed && batch.len() <= SMALL_BATCH_BYTES {
+            let rest = usize::try_from(self.bytes.saturating_sub(end)).unwrap_or(usize::MAX);
+            let zeros = ZEROS.get(..rest).unwrap_or(&ZEROS);
+            if !zeros.is_empty() {
+                self.file.write_at(zeros, end)?;
+            }
+            self.zeroed = end + zeros.len() as u64;
+        }
+        Ok(())
+    }
 }
 
 impl Writer {
@@ -97,6 +131,7 @@ impl Writer {
             batch: Batch::default(),
             trouble: None,
             watched,
+            told: 0,
         }
     }
 
@@ -128,6 +163,10 @@ impl Writer {
                 Command::MarkClosed { incarnation, at, bytes, done } => {
                     self.take(Record::closed(incarnation, at, bytes, done));
                 }
+                Command::Look => {
+                    self.flush();
+                    self.watch();
+                }
                 Command::Close { done } => {
                     self.flush();
                     let result = self.close();
@@ -139,10 +178,20 @@ impl Writer {
             if self.position - self.durable >= BATCH_BYTES {
                 self.flush();
             }
-            next = commands.try_recv().ok();
+            next = commands.try_recv().ok().or_else(|| self.gather(commands));
         }
         self.flush();
         true
+    }
+
+    /// The callers that were told at once come back at once, but not before this thread lets them: without that the first
+    /// one starts the next sync and the others wait for the one behind it. Nobody is waited for who does not come.
+    fn gather(&self, commands: &Receiver<Command>) -> Option<Command> {
+        if self.batch.len() >= self.told {
+            return None;
+        }
+        std::thread::yield_now();
+        commands.try_recv().ok()
     }
 
     /// Looks whether the files are as they should be, or tries to mend what is not.
@@ -207,24 +256,23 @@ impl Writer {
         result
     }
 
-    fn write_batch(&self) -> Result<(), Fault> {
-        let active = self.active.as_ref().ok_or_else(|| Fault::new(GapCause::Io, "no segment is active"))?;
-        let file = active.file.name();
+    fn write_batch(&mut self) -> Result<(), Fault> {
         let offset = self.durable - self.tracker.base();
-        let bytes = usize::try_from(offset).ok().and_then(|offset| active.image.get(offset..));
-        active
-            .file
-            .write_at(bytes.unwrap_or_default(), offset)
-            .map_err(|error| Fault::io(&format!("write {file}"), &error))?;
+        let Some(active) = &mut self.active else {
+            return Err(Fault::new(GapCause::Io, "no segment is active"));
+        };
+        let written = active.write_from(offset);
+        written.map_err(|error| Fault::io(&format!("write {}", active.file.name()), &error))?;
         if planted::armed("watermark_before_data") {
             self.write_watermark(self.position, false).map_err(|error| watermark_fault(&error))?;
         }
+        let Some(active) = &self.active else { return Ok(()) };
         let started = self.shared.clock.monotonic();
         let mut synced = active.file.sync_data();
         if synced.is_err() && planted::armed("failed_sync_retried") {
             synced = active.file.sync_data();
         }
-        synced.map_err(|error| Fault::io(&format!("sync {file}"), &error))?;
+        synced.map_err(|error| Fault::io(&format!("sync {}", active.file.name()), &error))?;
         let took = self.shared.clock.monotonic().saturating_duration_since(started);
         self.shared.stats.sync_seconds.observe(took.as_secs_f64());
         if !planted::armed("lost_file_unseen") {
@@ -255,6 +303,7 @@ impl Writer {
     }
 
     fn acknowledge(&mut self) {
+        self.told = self.batch.len();
         self.shared.stats.in_flight_records.dec_by(i64::from(self.batch.len()));
         self.batch.acknowledge();
         self.batch.clear();
@@ -308,7 +357,7 @@ impl Writer {
         let mut image = self.active.take().map(|active| active.image).unwrap_or_default();
         image.clear();
         image.extend_from_slice(&header);
-        self.start_segment(base, crc, Active { file, image, bytes: prepared.bytes }, header_bytes);
+        self.start_segment(base, crc, Active { file, image, bytes: prepared.bytes, zeroed: 0 }, header_bytes);
         self.shared.follow(&self.tracker);
         self.shared.publish(self.durable);
         self.shared.room.rolled(self.rest(), self.next_header());
