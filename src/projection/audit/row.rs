@@ -413,11 +413,7 @@ pub fn call_step(decoded: &Decoded) -> Option<CallStep> {
 mod tests {
     use super::*;
     use crate::base::{Category, sha256};
-    use crate::event::{
-        AckCheck, AckClass, AdoptionReason, ArgumentsLevel, AuditQueried, AuthFailed, BackupTaken, Draft,
-        Failure, Gap, GapCause, KeyCreated, KeyRevoked, LaneClosed, LaneHead, LogAdopted, Outcome, Retention,
-        RowsCut, Started, Stopping, SystemCheckpoint, Topic, Transport,
-    };
+    use crate::event::{AckCheck, AckClass, ArgumentsLevel, Draft, Failure, Outcome, Transport};
     use crate::log::{Frame, Position, Stored};
 
     fn at() -> Timestamp {
@@ -479,13 +475,18 @@ mod tests {
         }
     }
 
+    /// The one that is kept in the repository.
+    fn golden(kind: Kind) -> Facts {
+        let file = format!("{}/tests/golden/event/{}.v1.json", env!("CARGO_MANIFEST_DIR"), kind.name());
+        Decoded::read(kind.topic(), &std::fs::read(file).unwrap()).unwrap().facts
+    }
+
     /// One of each type.
     fn one_of(kind: Kind) -> Facts {
         let terminal = |error| {
             Facts::Terminal(kind, Terminal { call: call(), authorized: true, outcome: outcome(error) })
         };
         let failure = Some(Failure { category: Category::Timeout, code: "deadline".into() });
-        let head = LaneHead { topic: Topic::Admin, partition: 2, seq: 4, link: "ab".into() };
         match kind {
             Kind::ToolCallRequested => Facts::Requested(Requested { call: call(), deadline: at() }),
             Kind::ToolCallCompleted => terminal(None),
@@ -493,77 +494,7 @@ mod tests {
             | Kind::ToolCallDenied
             | Kind::ToolCallTimedOut
             | Kind::ToolCallCancelled => terminal(failure),
-            Kind::AuthFailed => Facts::AuthFailed(AuthFailed {
-                reason: "unknown".into(),
-                key_id: None,
-                source: "rest".into(),
-                route: "GET /".into(),
-                count: 1,
-            }),
-            Kind::AdminKeyCreated => Facts::KeyCreated(KeyCreated {
-                actor_subject_id: "actor".into(),
-                actor_auth_method: AuthMethod::Local,
-                key_id: Uuid::from_u128(2),
-                subject_id: "sub".into(),
-                key_sha256: "00".into(),
-                roles: vec![],
-                expires_at: None,
-            }),
-            Kind::AdminKeyRevoked => Facts::KeyRevoked(KeyRevoked {
-                actor_subject_id: "actor".into(),
-                actor_auth_method: AuthMethod::Local,
-                key_id: Uuid::from_u128(2),
-            }),
-            Kind::AdminAuditQueried => Facts::AuditQueried(AuditQueried {
-                subject_id: "sub".into(),
-                auth_method: AuthMethod::ApiKey,
-                key_id: Some(Uuid::from_u128(3)),
-                persona: "auditor".into(),
-                view: "events".into(),
-                authorized: true,
-            }),
-            Kind::AdminBackupTaken => Facts::BackupTaken(BackupTaken {
-                actor_subject_id: "actor".into(),
-                actor_auth_method: AuthMethod::Local,
-                log_id: Uuid::from_u128(4),
-                end: 9,
-                manifest_sha256: "00".into(),
-            }),
-            Kind::AdminLogAdopted => Facts::LogAdopted(LogAdopted {
-                actor_subject_id: "actor".into(),
-                actor_auth_method: AuthMethod::Local,
-                reason: AdoptionReason::OtherLog,
-                old_log_ids: vec![Uuid::from_u128(4)],
-                new_log_id: Uuid::from_u128(7),
-                part: 1,
-                parts: 1,
-                checkpoints: vec![],
-                keys: vec![],
-            }),
-            Kind::SystemStarted => Facts::Started(Started {
-                version: "0".into(),
-                log_id: Uuid::from_u128(4),
-                command: "serve".into(),
-            }),
-            Kind::SystemStopping => Facts::Stopping(Stopping { reason: "signal".into() }),
-            Kind::SystemLaneClosed => {
-                Facts::LaneClosed(LaneClosed { lane_incarnation: Uuid::from_u128(5), head })
-            }
-            Kind::SystemCheckpoint => Facts::Checkpoint(SystemCheckpoint { heads: vec![head] }),
-            Kind::SystemRetention => Facts::Retention(Retention::Rows(RowsCut {
-                projection: "audit".into(),
-                version: 1,
-                months: vec!["2026-01".into()],
-                before: Timestamp::from_micros(1_769_904_000_000_000),
-            })),
-            Kind::SystemGap => Facts::Gap(Gap {
-                cause: GapCause::Io,
-                detail: "cannot sync".into(),
-                began_at: Timestamp::from_micros(1),
-                ended_at: Timestamp::from_micros(2),
-                refused: 3,
-                rewritten: 4,
-            }),
+            other => golden(other),
         }
     }
 

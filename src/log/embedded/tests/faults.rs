@@ -200,7 +200,7 @@ async fn a_failure_that_lasts_is_refused_with_its_cause_until_it_is_over_and_not
             let error = log.append(promised.take(10).unwrap(), frame(0, seq, 10)).await.unwrap_err();
             assert!(matches!(error, AppendError::Uncertain(_)), "{error:?}");
         }
-        assert_eq!(within(follower.next(10)).await.unwrap(), [kept.clone()]);
+        assert_eq!(within(follower.next(10)).await.unwrap(), std::slice::from_ref(&kept));
         assert_eq!(follower.next_ready(10).await.unwrap(), [], "nobody sees what is not durable");
 
         left.store(0, Ordering::SeqCst);

@@ -242,7 +242,7 @@ impl Writer {
         if planted::armed("ack_before_sync") {
             self.batch.acknowledge();
         }
-        match self.at_the_disk(|writer| writer.write_batch()) {
+        match self.at_the_disk(Self::write_batch) {
             Ok(()) => self.settle(),
             Err(fault) => self.fail(fault),
         }

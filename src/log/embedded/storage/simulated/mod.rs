@@ -49,6 +49,10 @@ pub(crate) struct Disk {
     other: Arc<Mutex<Option<Other>>>,
 }
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a state of its own, and they go together in any way"
+)]
 #[derive(Debug, Clone)]
 struct State {
     /// By number; an entry of a directory is a number.
