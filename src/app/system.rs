@@ -1,6 +1,7 @@
 //! What a process start says of itself: `system.started`, checkpoints of the lane heads, and the closing of lanes.
 
 use std::collections::BTreeMap;
+
 use uuid::Uuid;
 
 use crate::event::{
