@@ -30,7 +30,7 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::base::Timestamp;
-use crate::event::{AckCheck, AckClass, Link, TopicPartition};
+use crate::event::{AckCheck, AckClass, Link, LinkInput, TopicPartition, link};
 
 pub use lane::{Lanes, Receipt, RecordError};
 
@@ -71,6 +71,22 @@ pub struct Frame {
     pub link: Link,
     /// The event.
     pub body: Bytes,
+}
+
+impl Frame {
+    /// The link that it must have when `prev` is that of the frame before it in its lane.
+    #[must_use]
+    pub fn link_behind(&self, prev: &Link) -> Link {
+        link(&LinkInput {
+            prev,
+            incarnation: self.incarnation,
+            topic: self.target.topic,
+            partition: self.target.partition,
+            seq: self.seq,
+            recorded_at: self.recorded_at,
+            content: &self.content,
+        })
+    }
 }
 
 /// A frame as a reader gets it.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::report::{Finding, FindingKind};
 use crate::base::{Timestamp, planted};
 use crate::consumer::lane::{Head, Verdict, judge};
-use crate::event::{Facts, LaneClosed, LaneHead, Link, LinkInput, TopicPartition, ZERO_LINK, link};
+use crate::event::{Facts, LaneClosed, LaneHead, Link, TopicPartition, ZERO_LINK};
 use crate::log::{Frame, LogStart, Position, Stored};
 
 /// Links kept of each lane, to compare with heads that are stated a little later.
@@ -350,13 +350,5 @@ fn expected_link(prev: &Link, frame: &Frame) -> Link {
     if planted::armed("verify_trusts_links") {
         return frame.link;
     }
-    link(&LinkInput {
-        prev,
-        incarnation: frame.incarnation,
-        topic: frame.target.topic,
-        partition: frame.target.partition,
-        seq: frame.seq,
-        recorded_at: frame.recorded_at,
-        content: &frame.content,
-    })
+    frame.link_behind(prev)
 }

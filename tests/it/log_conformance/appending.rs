@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annals::base::{Clock, SystemClock};
-use annals::event::{
-    Event, Facts, LinkInput, PARTITIONS, Personal, Stopping, TopicPartition, link, partition_of,
-};
+use annals::event::{Event, Facts, PARTITIONS, Personal, Stopping, TopicPartition, partition_of};
 use annals::log::{AppendError, Frame, Health, Lanes, Log, Position, RecordError, Refusal, Stored};
 use futures::FutureExt;
 use tokio::task::JoinSet;
@@ -259,11 +257,7 @@ pub(super) async fn an_uncertain_append_keeps_its_place_in_its_lane(backend: &dy
     assert_eq!((read[0].position, read[3].position), (kept.position, after.position));
     let mut prev = [0; 32];
     for Stored { frame, .. } in &read {
-        let Frame { incarnation, target, seq, recorded_at, content, .. } = frame;
-        let TopicPartition { topic, partition } = *target;
-        let (incarnation, seq, recorded_at) = (*incarnation, *seq, *recorded_at);
-        let input = LinkInput { prev: &prev, incarnation, topic, partition, seq, recorded_at, content };
-        prev = link(&input);
-        assert_eq!(frame.link, prev, "number {seq}");
+        prev = frame.link_behind(&prev);
+        assert_eq!(frame.link, prev, "number {}", frame.seq);
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use annals::base::sha256;
-use annals::event::{Kind, Link, LinkInput, Topic, TopicPartition, ZERO_LINK, link};
+use annals::event::{Kind, Link, Topic, TopicPartition, ZERO_LINK};
 use annals::log::embedded::{EmbeddedLog, ScannedItem, Scanner};
 use annals::log::{Frame, Log, Position};
 use uuid::Uuid;
@@ -43,15 +43,7 @@ impl Relinked {
         frame.content = sha256(&frame.body);
         let key = (frame.incarnation, frame.target);
         let old = frame.link;
-        frame.link = link(&LinkInput {
-            prev: self.links.get(&key).unwrap_or(&ZERO_LINK),
-            incarnation: frame.incarnation,
-            topic: frame.target.topic,
-            partition: frame.target.partition,
-            seq: frame.seq,
-            recorded_at: frame.recorded_at,
-            content: &frame.content,
-        });
+        frame.link = frame.link_behind(self.links.get(&key).unwrap_or(&ZERO_LINK));
         self.links.insert(key, frame.link);
         if old != frame.link {
             self.replaced.push((hex::encode(old), hex::encode(frame.link)));

@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use super::*;
 use crate::base::Clock;
 use crate::event::{
-    AckCheck, AckClass, Draft, Facts, LaneClosed, LaneHead, Link, LinkInput, Personal, SystemCheckpoint,
-    ZERO_LINK, link,
+    AckCheck, AckClass, Draft, Facts, LaneClosed, LaneHead, Link, Personal, SystemCheckpoint, ZERO_LINK,
 };
 use crate::log::embedded::frame::{Codec, Decoded, Item, Place};
 use crate::log::embedded::segment;
@@ -70,7 +69,7 @@ impl Lane {
             link: [0; 32],
             body,
         };
-        frame.link = link_behind(&self.link, &frame);
+        frame.link = frame.link_behind(&self.link);
         (self.seq, self.link) = (self.seq + 1, frame.link);
         frame
     }
@@ -79,18 +78,6 @@ impl Lane {
         let TopicPartition { topic, partition } = self.target;
         LaneHead { topic, partition, seq: self.seq - 1, link: hex::encode(self.link) }
     }
-}
-
-fn link_behind(prev: &Link, frame: &Frame) -> Link {
-    link(&LinkInput {
-        prev,
-        incarnation: frame.incarnation,
-        topic: frame.target.topic,
-        partition: frame.target.partition,
-        seq: frame.seq,
-        recorded_at: frame.recorded_at,
-        content: &frame.content,
-    })
 }
 
 fn body(facts: &Facts) -> Bytes {
@@ -159,7 +146,7 @@ impl Forger {
         }
         if self.depth >= Depth::Suffix || self.depth == Depth::Link && is_victim {
             let prev = self.links.get(&frame.target).copied().unwrap_or(ZERO_LINK);
-            frame.link = link_behind(&prev, frame);
+            frame.link = frame.link_behind(&prev);
         }
         self.links.insert(frame.target, frame.link);
         if old != frame.link {
