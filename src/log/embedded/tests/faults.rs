@@ -3,12 +3,15 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::event::GapCause;
-use crate::log::embedded::{GAP_BYTES, Outage, OutageLabels};
+use crate::log::embedded::allocate::{self, Job};
+use crate::log::embedded::writer::{Command, Writer};
+use crate::log::embedded::{GAP_BYTES, Outage, OutageLabels, Parts, storage};
 use crate::log::{AppendError, Health, Refusal, Reservation};
 
 type Outages = UnboundedReceiver<(Outage, Reservation)>;
@@ -508,4 +511,65 @@ async fn a_disk_without_room_for_the_next_segment_is_told_of_once_there_is_some(
     drop(room);
     append(&log, frame(0, seq + 1, 10_000)).await;
     assert!(outages.try_recv().is_err(), "one outage only");
+}
+
+/// A log whose threads are played by the test, so that what a turn takes in is known.
+struct Played {
+    log: EmbeddedLog,
+    lock: storage::Lock,
+    writer: Writer,
+    commands: Receiver<Command>,
+    jobs: Receiver<Job>,
+    options: Options,
+}
+
+impl Played {
+    fn open(options: &Options, observer: Observer) -> Self {
+        let storage = Storage::observed(&options.dir, observer);
+        let (log, parts, _) = EmbeddedLog::assemble(options, Arc::new(SystemClock), storage).unwrap();
+        let Parts { lock, writer, commands, jobs } = parts;
+        Self { log, lock, writer, commands, jobs, options: options.clone() }
+    }
+
+    fn help(&self) {
+        while let Ok(job) = self.jobs.try_recv() {
+            allocate::perform(&self.log.shared, self.options.segment_bytes, job);
+        }
+    }
+
+    /// The helper's jobs, then one turn with all that waits.
+    fn turn(&mut self) {
+        self.help();
+        let first = self.commands.try_recv().unwrap();
+        assert!(self.writer.turn(first, &self.commands));
+    }
+
+    async fn append(&mut self, frame: Frame) -> Stored {
+        let ack = send(&self.log, frame.clone()).await;
+        self.turn();
+        Stored { position: within(ack).await.unwrap(), frame }
+    }
+}
+
+#[tokio::test]
+async fn an_outage_that_ends_within_a_turn_is_one_outage() {
+    let dir = TempDir::new().unwrap();
+    let left = Arc::new(AtomicUsize::new(0));
+    let mut played = Played::open(&options(&dir), failing(&FAILURES[1], &left));
+    let mut outages = watched(&played.log);
+    for seq in 0..3 {
+        played.append(frame(0, seq, 900)).await;
+    }
+    // One that still fits and one that does not: the sync between them fails.
+    let acks = [send(&played.log, frame(0, 3, 10)).await, send(&played.log, frame(0, 4, 900)).await];
+    left.store(1, Ordering::SeqCst);
+    played.turn();
+    for ack in acks {
+        within(ack).await.unwrap();
+    }
+    let (outage, room) = outages.try_recv().unwrap();
+    assert_eq!((outage.cause, outage.rewritten), (GapCause::Io, 1), "{}", outage.detail);
+    drop(room);
+    let again = outages.try_recv().ok().map(|(outage, _)| outage);
+    assert_eq!(again, None, "one outage only");
 }

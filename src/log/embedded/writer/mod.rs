@@ -208,7 +208,9 @@ impl Writer {
     fn take(&mut self, record: Record) {
         if self.trouble.is_none() && !self.fits(&record) {
             self.flush();
+            // A rescue in between went on in another segment, which has room for it.
             if self.trouble.is_none()
+                && !self.fits(&record)
                 && let Err(fault) = self.at_the_disk(Self::roll)
             {
                 self.fail(fault);
