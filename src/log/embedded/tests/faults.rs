@@ -573,3 +573,19 @@ async fn an_outage_that_ends_within_a_turn_is_one_outage() {
     let again = outages.try_recv().ok().map(|(outage, _)| outage);
     assert_eq!(again, None, "one outage only");
 }
+
+#[tokio::test]
+async fn a_reader_ends_with_a_log_that_was_closed_in_trouble() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let left = Arc::new(AtomicUsize::new(0));
+    let log = observed(&options, failing(&FAILURES[1], &left));
+    append(&log, frame(0, 0, 10)).await;
+    let mut reader = log.reader(&[(target(0), None)]).unwrap();
+    left.store(usize::MAX, Ordering::SeqCst);
+    send(&log, frame(0, 1, 10)).await.await.unwrap_err();
+    std::fs::rename(&options.dir, options.dir.with_file_name("away")).unwrap();
+    log.close().await.unwrap_err();
+    // Nobody puts the files in order any more.
+    assert!(matches!(within(reader.next(10)).await, Err(ReadError::Closed)));
+}
