@@ -589,3 +589,14 @@ async fn a_reader_ends_with_a_log_that_was_closed_in_trouble() {
     // Nobody puts the files in order any more.
     assert!(matches!(within(reader.next(10)).await, Err(ReadError::Closed)));
 }
+
+#[tokio::test]
+async fn a_close_looks_at_the_files_first() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let (log, _) = open(&options);
+    let written = fill(&log, 3, 10).await;
+    std::fs::remove_file(newest(&options)).unwrap();
+    log.close().await.unwrap();
+    assert_eq!(scan(&options), (written, None));
+}

@@ -419,6 +419,10 @@ impl Writer {
     }
 
     fn finish(&mut self) -> Result<(), Fault> {
+        // What was lost since the last look is still in memory.
+        if !planted::armed("close_without_look") {
+            self.inspect()?;
+        }
         self.seal()?;
         if !self.indexed {
             let index = SegmentIndex::of(&self.tracker, self.position);
