@@ -386,8 +386,10 @@ impl Threads {
 
 /// What is left to do once nobody works on the files any more.
 fn let_go(shared: &Shared, lock: storage::Lock) {
+    // Files of another log in the place of ours are not touched.
+    let is_ours = shared.storage.lock_id().is_ok_and(|found| found == Some(shared.lock_id));
     for name in [segment::PREPARED, segment::RESCUED] {
-        if let Err(error) = shared.storage.remove(name) {
+        if is_ours && let Err(error) = shared.storage.remove(name) {
             tracing::warn!(%error, "a prepared log segment stays behind");
         }
     }

@@ -11,7 +11,7 @@ use super::*;
 use crate::event::GapCause;
 use crate::log::embedded::allocate::{self, Job};
 use crate::log::embedded::writer::{Command, Writer};
-use crate::log::embedded::{GAP_BYTES, Outage, OutageLabels, Parts, storage};
+use crate::log::embedded::{GAP_BYTES, Outage, OutageLabels, Parts, let_go, storage};
 use crate::log::{AppendError, Health, Refusal, Reservation};
 
 type Outages = UnboundedReceiver<(Outage, Reservation)>;
@@ -598,5 +598,35 @@ async fn a_close_looks_at_the_files_first() {
     let written = fill(&log, 3, 10).await;
     std::fs::remove_file(newest(&options)).unwrap();
     log.close().await.unwrap();
+    assert_eq!(scan(&options), (written, None));
+}
+
+#[tokio::test]
+async fn a_log_in_the_place_of_ours_is_not_touched() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let mut played = Played::open(&options, Arc::new(|_| Ok(())));
+    std::fs::rename(&options.dir, options.dir.with_file_name("away")).unwrap();
+    let (other, _) = open(&options);
+    let names = || {
+        let mut names = Storage::new(&options.dir).list().unwrap();
+        names.sort();
+        names
+    };
+    let before = names();
+    assert!(before.iter().any(|name| name == "next.prepared"), "{before:?}");
+    // The first append starts a segment.
+    let ack = send(&played.log, frame(0, 0, 10)).await;
+    played.turn();
+    let error = within(ack).await.unwrap_err();
+    assert!(
+        matches!(&error, AppendError::Uncertain(cause) if cause.contains("not the one that this process locked")),
+        "{error:?}"
+    );
+    assert_eq!(names(), before);
+    let_go(&played.log.shared, played.lock);
+    assert_eq!(names(), before);
+    let written = fill(&other, 30, 100).await;
+    other.close().await.unwrap();
     assert_eq!(scan(&options), (written, None));
 }

@@ -328,6 +328,10 @@ impl Writer {
 
     /// Seals the active segment and goes on in the prepared one. On an error nothing is changed in here.
     fn roll(&mut self) -> Result<(), Fault> {
+        // What is renamed must not be somebody else's.
+        if !planted::armed("roll_without_look") {
+            self.inspect()?;
+        }
         let prepared =
             self.shared.room.take_prepared().ok_or_else(|| {
                 Fault::new(GapCause::Io, "no segment is prepared, although room was promised")
