@@ -630,3 +630,45 @@ async fn a_log_in_the_place_of_ours_is_not_touched() {
     other.close().await.unwrap();
     assert_eq!(scan(&options), (written, None));
 }
+
+#[tokio::test]
+async fn the_room_of_a_rescue_that_failed_is_there_for_the_next_one() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let left = Arc::new(AtomicUsize::new(0));
+    let full = Arc::new(AtomicBool::new(false));
+    // The disk holds the segment that is written and one more.
+    let mut played = Played::open(&options, {
+        let (left, full, dir) = (left.clone(), full.clone(), options.dir.clone());
+        Arc::new(move |operation| match operation {
+            Operation::SyncData { .. }
+                if left
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                    .is_ok() =>
+            {
+                Err(errno(5))
+            }
+            Operation::Allocate { .. } if full.load(Ordering::SeqCst) => {
+                let mut entries = std::fs::read_dir(&dir).unwrap();
+                let is_long =
+                    |entry: io::Result<std::fs::DirEntry>| entry.unwrap().metadata().unwrap().len() > 4096;
+                if entries.any(is_long) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        })
+    });
+    let kept = played.append(frame(0, 0, 10)).await;
+    let ack = send(&played.log, frame(0, 1, 10)).await;
+    played.help();
+    full.store(true, Ordering::SeqCst);
+    // The batch's sync and the one of the rescue in the prepared segment.
+    left.store(2, Ordering::SeqCst);
+    played.turn();
+    within(ack).await.unwrap_err();
+    for _ in 0..3 {
+        played.writer.try_rescue();
+    }
+    assert!(!played.writer.in_trouble());
+    let found = all(&played.log, &options, 2).await;
+    assert_eq!((&found[0], found[1].frame.seq), (&kept, 1));
+}

@@ -278,8 +278,19 @@ impl Writer {
             return Ok((prepared.file, prepared.bytes));
         }
         let bytes = needed.max(self.shared.segment_bytes + header);
-        let prepared = allocate::prepare_as(&self.shared.storage, RESCUED, bytes)?;
+        let prepared = allocate::prepare_as(&self.shared.storage, RESCUED, bytes);
+        let prepared = prepared.inspect_err(|_| self.remove_failed_tries())?;
         Ok((prepared.file, prepared.bytes))
+    }
+
+    /// What earlier tries began and did not end only takes the room that the next one needs. Nothing in it was acknowledged.
+    fn remove_failed_tries(&self) {
+        let prepared = (!self.shared.room.is_preparing()).then(|| PREPARED.to_owned());
+        for name in prepared.into_iter().chain([segment::name(self.durable)]) {
+            if let Err(error) = self.shared.storage.remove(&name) {
+                tracing::debug!(%error, "a segment that was not started stays behind");
+            }
+        }
     }
 }
 
