@@ -129,6 +129,8 @@ impl SegmentReader {
                     self.state = Turn::Idle(cursor);
                     match result {
                         Ok(found) => self.ready.extend(found),
+                        // The system failed, and may not the next time.
+                        Err(Hindrance::Error(error @ ReadError::Io { .. })) => return Err(error),
                         Err(Hindrance::Error(error)) => self.failed = Some(error),
                         // The writer ended in it: nobody puts anything in order any more.
                         Err(Hindrance::Outage)
