@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
+use futures::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
@@ -671,4 +672,38 @@ async fn the_room_of_a_rescue_that_failed_is_there_for_the_next_one() {
     assert!(!played.writer.in_trouble());
     let found = all(&played.log, &options, 2).await;
     assert_eq!((&found[0], found[1].frame.seq), (&kept, 1));
+}
+
+#[tokio::test]
+async fn an_ack_never_stands_for_a_lock_that_was_lost() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let mut played = Played::open(&options, Arc::new(|_| Ok(())));
+    let kept = played.append(frame(0, 0, 10)).await;
+    let ack = send(&played.log, frame(0, 1, 10)).await;
+    std::fs::remove_file(options.dir.join("lock")).unwrap();
+    let ours = Mutex::new(Some((played, ack)));
+    let (told, answers) = std::sync::mpsc::channel();
+    // The other process found the end, and is about to cut what stands behind it.
+    let (other, _) = {
+        let storage = Storage::observed(
+            &options.dir,
+            Arc::new(move |operation| {
+                if matches!(operation, Operation::Truncate { file, .. } if is_segment(file))
+                    && let Some((mut played, ack)) = ours.lock().unwrap().take()
+                {
+                    played.turn();
+                    told.send(ack.now_or_never().unwrap()).unwrap();
+                }
+                Ok(())
+            }),
+        );
+        EmbeddedLog::open_in(&options, Arc::new(SystemClock), storage).unwrap()
+    };
+    let error = answers.recv().unwrap().unwrap_err();
+    assert!(
+        matches!(&error, AppendError::Uncertain(cause) if cause.contains("not the one that this process locked")),
+        "{error:?}"
+    );
+    assert_eq!(all(&other, &options, 1).await, [kept]);
 }

@@ -280,6 +280,9 @@ impl Writer {
         if !planted::armed("lost_file_unseen") {
             check_standing(&active.file, active.bytes)?;
         }
+        if !planted::armed("lost_lock_unseen") {
+            self.check_lock()?;
+        }
         self.write_watermark(self.position, false).map_err(|error| watermark_fault(&error))
     }
 

@@ -8,6 +8,7 @@
 //!
 //! The file that failed is never synced again through the same handle, and its pages are compared with what was written.
 
+use std::io;
 use std::time::Instant;
 
 use super::{Active, Writer, check_standing, watermark_fault};
@@ -44,17 +45,10 @@ impl Writer {
 
     fn check_directory(&self) -> Result<(), Fault> {
         let storage = &self.shared.storage;
-        let looked = |error| Fault::io("look at the log's directory", &error);
         if !storage.is_there() {
             return Err(Fault::new(GapCause::DirectoryMissing, "the log's directory is not there any more"));
         }
-        let replaced = || {
-            let detail = "the log's directory is not the one that this process locked";
-            Fault::new(GapCause::DirectoryReplaced, detail)
-        };
-        if storage.lock_id().map_err(looked)? != Some(self.shared.lock_id) {
-            return Err(replaced());
-        }
+        self.check_lock()?;
         match storage.read(IDENTITY).map_err(looked)? {
             Some(bytes) if decode_identity(&bytes) == Ok(self.shared.id) => {}
             Some(_) => return Err(replaced()),
@@ -66,6 +60,16 @@ impl Writer {
             return Err(Fault::new(GapCause::ReadOnly, "the log's file system takes no writes"));
         }
         Ok(())
+    }
+
+    /// The lock is still the file that this process locked. Who took another one may have found our end already, and what is
+    /// written behind it would be cut.
+    pub(super) fn check_lock(&self) -> Result<(), Fault> {
+        match self.shared.storage.lock_id() {
+            Ok(found) if found == Some(self.shared.lock_id) => Ok(()),
+            Ok(_) => Err(replaced()),
+            Err(error) => Err(looked(error)),
+        }
     }
 
     /// Nothing new is accepted from here on, and the first try to mend it is made at once.
@@ -171,6 +175,7 @@ impl Writer {
         };
         write().map_err(|error| Fault::io(&format!("write {name}"), &error))?;
         check_standing(&file, bytes)?;
+        self.check_lock()?;
         self.replace_watermark(end)?;
         self.start_segment(base, crc, Active { file, image, bytes, zeroed: 0 }, header_bytes);
         Ok(())
@@ -294,8 +299,17 @@ impl Writer {
     }
 }
 
+fn replaced() -> Fault {
+    Fault::new(GapCause::DirectoryReplaced, "the log's directory is not the one that this process locked")
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn looked(error: io::Error) -> Fault {
+    Fault::io("look at the log's directory", &error)
+}
+
 /// Cuts the file to `image`, through another handle. `false` when it is not that file any more, or holds something else.
-fn cut(storage: &Storage, ours: &WriteFile, image: &[u8]) -> std::io::Result<bool> {
+fn cut(storage: &Storage, ours: &WriteFile, image: &[u8]) -> io::Result<bool> {
     let wanted = image.len() as u64;
     if !matches!(ours.standing()?, Standing::Same { bytes } if bytes >= wanted) {
         return Ok(false);
