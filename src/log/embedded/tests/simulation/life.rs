@@ -346,7 +346,11 @@ impl Life {
             Err(_) if self.disk.stopped() || self.disk.failed() => return Ok(()),
             Err(error) => return Err(failed("a drop cannot be planned", error)),
         };
-        self.gone = found.into_iter().filter(|scanned| scanned.position.0 < cut.first).collect();
+        let gone: Vec<Scanned> = found.into_iter().filter(|scanned| scanned.position.0 < cut.first).collect();
+        // A larger cut whose anchor failed may hold all the same.
+        if gone.len() > self.gone.len() {
+            self.gone = gone;
+        }
         self.starts_at.insert(cut.first);
         self.tally.drops += 1;
         match carry_out(&engine.log.shared, cut) {
