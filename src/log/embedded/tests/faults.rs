@@ -441,6 +441,17 @@ async fn a_lost_identity_is_written_again() {
 }
 
 #[tokio::test]
+async fn a_lost_watermark_is_written_again() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let (log, mut outages) = open_watched(&options);
+    let kept = append(&log, frame(0, 0, 10)).await;
+    std::fs::remove_file(options.dir.join("watermark")).unwrap();
+    assert_eq!(over(&mut outages, &log).await.0.detail, "watermark is not there any more");
+    assert_eq!(scan(&options), (vec![kept], None));
+}
+
+#[tokio::test]
 async fn a_disk_that_does_not_answer_is_not_waited_for_without_end() {
     let dir = TempDir::new().unwrap();
     let options = Options { append_wait: Duration::from_millis(50), ..options(&dir) };

@@ -40,6 +40,9 @@ impl Writer {
     /// The files are those that this log was opened with, and can be written.
     pub(super) fn inspect(&self) -> Result<(), Fault> {
         self.check_directory()?;
+        if !planted::armed("lost_watermark_unseen") {
+            check_standing(&self.watermark, Watermark::BYTES)?;
+        }
         self.active.as_ref().map_or(Ok(()), |active| check_standing(&active.file, active.bytes))
     }
 
