@@ -281,7 +281,7 @@ impl Writer {
             check_standing(&active.file, active.bytes)?;
         }
         if !planted::armed("lost_lock_unseen") {
-            self.check_lock()?;
+            self.shared.check_lock()?;
         }
         self.write_watermark(self.position, false).map_err(|error| watermark_fault(&error))
     }

@@ -51,10 +51,11 @@ impl Writer {
         if !storage.is_there() {
             return Err(Fault::new(GapCause::DirectoryMissing, "the log's directory is not there any more"));
         }
-        self.check_lock()?;
+        self.shared.check_lock()?;
+        let looked = |error| Fault::io("look at the log's directory", &error);
         match storage.read(IDENTITY).map_err(looked)? {
             Some(bytes) if decode_identity(&bytes) == Ok(self.shared.id) => {}
-            Some(_) => return Err(replaced()),
+            Some(_) => return Err(Fault::replaced()),
             None => {
                 return Err(Fault::new(GapCause::Missing, format!("{IDENTITY} is not there any more")));
             }
@@ -63,16 +64,6 @@ impl Writer {
             return Err(Fault::new(GapCause::ReadOnly, "the log's file system takes no writes"));
         }
         Ok(())
-    }
-
-    /// The lock is still the file that this process locked. Who took another one may have found our end already, and what is
-    /// written behind it would be cut.
-    pub(super) fn check_lock(&self) -> Result<(), Fault> {
-        match self.shared.storage.lock_id() {
-            Ok(found) if found == Some(self.shared.lock_id) => Ok(()),
-            Ok(_) => Err(replaced()),
-            Err(error) => Err(looked(error)),
-        }
     }
 
     /// Nothing new is accepted from here on, and the first try to mend it is made at once.
@@ -178,7 +169,7 @@ impl Writer {
         };
         write().map_err(|error| Fault::io(&format!("write {name}"), &error))?;
         check_standing(&file, bytes)?;
-        self.check_lock()?;
+        self.shared.check_lock()?;
         self.replace_watermark(end)?;
         self.start_segment(base, crc, Active { file, image, bytes, zeroed: 0 }, header_bytes);
         Ok(())
@@ -300,15 +291,6 @@ impl Writer {
             }
         }
     }
-}
-
-fn replaced() -> Fault {
-    Fault::new(GapCause::DirectoryReplaced, "the log's directory is not the one that this process locked")
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn looked(error: io::Error) -> Fault {
-    Fault::io("look at the log's directory", &error)
 }
 
 /// Cuts the file to `image`, through another handle. `false` when it is not that file any more, or holds something else.
