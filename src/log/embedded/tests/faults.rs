@@ -603,6 +603,36 @@ async fn a_reader_ends_with_a_log_that_was_closed_in_trouble() {
 }
 
 #[tokio::test]
+async fn an_outage_delays_the_finding_of_damage_and_does_not_hide_it() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let left = Arc::new(AtomicUsize::new(0));
+    let log = observed(&options, failing(&FAILURES[1], &left));
+    let mut outages = watched(&log);
+    let written = fill(&log, 60, 100).await;
+    let (base, damaged) = segments(&options).swap_remove(2);
+    edit(&damaged, |bytes| bytes[400] ^= 1);
+    left.store(usize::MAX, Ordering::SeqCst);
+    send(&log, frame(0, 20, 10)).await.await.unwrap_err();
+    let mut reader =
+        log.reader(&(0..3).map(|partition| (target(partition), None)).collect::<Vec<_>>()).unwrap();
+    let mut read = Vec::new();
+    loop {
+        let found = reader.next_ready(100).await.unwrap();
+        if found.is_empty() {
+            break;
+        }
+        read.extend(found);
+    }
+    assert_eq!(read, written[..read.len()]);
+    assert!(read.len() > 10 && read.last().unwrap().position.0 < base + 400);
+    left.store(0, Ordering::SeqCst);
+    over(&mut outages, &log).await;
+    let error = within(reader.next(100)).await.unwrap_err();
+    assert!(matches!(&error, ReadError::Corrupt { file, .. } if Path::new(file) == damaged), "{error:?}");
+}
+
+#[tokio::test]
 async fn a_close_looks_at_the_files_first() {
     let dir = TempDir::new().unwrap();
     let options = options(&dir);
