@@ -344,7 +344,8 @@ pub trait Reader: Send {
     /// Cancel-safe: a dropped future loses nothing.
     ///
     /// # Errors
-    /// [`ReadError::Closed`] once the log was closed and everything was given.
+    /// [`ReadError::Closed`] once the log was closed and everything was given. After [`ReadError::Io`] it can be asked
+    /// again and has lost nothing; other errors stay.
     fn next(&mut self, records_max: usize) -> BoxFuture<'_, Result<Vec<Stored>, ReadError>>;
 
     /// As [`Reader::next`], without waiting: empty when the reader is caught up.

@@ -38,7 +38,8 @@ pub(super) fn perform(shared: &Shared, segment_bytes: u64, job: Job) -> bool {
     let storage = &shared.storage;
     match job {
         Job::Prepare { header } => {
-            let next = prepare_as(storage, PREPARED, segment_bytes + header);
+            let is_ours = shared.check_lock();
+            let next = is_ours.and_then(|()| prepare_as(storage, PREPARED, segment_bytes + header));
             if let Some(shortage) = shared.room.prepared(next) {
                 shared.tell(shortage);
             }

@@ -48,6 +48,7 @@ use uuid::Uuid;
 
 use self::allocate::Job;
 use self::frame::{Codec, header_bytes};
+use self::outage::Fault;
 use self::recovery::Opened;
 use self::retention::{Dropping, Start};
 use self::room::{Limits, Room};
@@ -386,8 +387,9 @@ impl Threads {
 
 /// What is left to do once nobody works on the files any more.
 fn let_go(shared: &Shared, lock: storage::Lock) {
+    let is_ours = shared.check_lock().is_ok();
     for name in [segment::PREPARED, segment::RESCUED] {
-        if let Err(error) = shared.storage.remove(name) {
+        if is_ours && let Err(error) = shared.storage.remove(name) {
             tracing::warn!(%error, "a prepared log segment stays behind");
         }
     }
@@ -502,6 +504,16 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Shared {
+    /// The lock is still the file that this process locked. Else another process may own the directory: its files are not
+    /// touched, and it may have found our end already, so that what is written behind it would be cut.
+    fn check_lock(&self) -> Result<(), Fault> {
+        match self.storage.lock_id() {
+            Ok(found) if found == Some(self.lock_id) => Ok(()),
+            Ok(_) => Err(Fault::replaced()),
+            Err(error) => Err(Fault::io("look at the log's directory", &error)),
+        }
+    }
+
     /// Whether trouble of the writer explains that something cannot be read: see [`Vigil::explains`].
     fn trouble_explains(&self, changes: u64) -> bool {
         self.vigil.explains(changes, || {

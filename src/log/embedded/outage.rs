@@ -44,6 +44,10 @@ impl Fault {
         Self { cause, detail: detail.into() }
     }
 
+    pub(super) fn replaced() -> Self {
+        Self::new(GapCause::DirectoryReplaced, "the log's directory is not the one that this process locked")
+    }
+
     /// `doing` is what failed, as in "cannot …".
     pub(super) fn io(doing: &str, error: &io::Error) -> Self {
         let cause = match error.kind() {

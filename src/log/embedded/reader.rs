@@ -129,7 +129,16 @@ impl SegmentReader {
                     self.state = Turn::Idle(cursor);
                     match result {
                         Ok(found) => self.ready.extend(found),
+                        // The system failed, and may not the next time.
+                        Err(Hindrance::Error(error @ ReadError::Io { .. })) => return Err(error),
                         Err(Hindrance::Error(error)) => self.failed = Some(error),
+                        // The writer ended in it: nobody puts anything in order any more.
+                        Err(Hindrance::Outage)
+                            if self.published.borrow().closed
+                                && !planted::armed("reader_waits_for_the_dead") =>
+                        {
+                            self.failed = Some(ReadError::Closed);
+                        }
                         // Its end is published.
                         Err(Hindrance::Outage) => return Ok(Vec::new()),
                     }

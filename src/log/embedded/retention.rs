@@ -365,6 +365,7 @@ pub(super) fn carry_out(shared: &Shared, cut: LogCut) -> Result<(), DropError> {
         Ok(_) | Err(_) => None,
     };
     let Some(next) = next else { return Err(stale) };
+    check_lock(shared)?;
     let write = || shared.storage.replace(ANCHOR, &bytes).map_err(|error| failed(shared, ANCHOR, &error));
     let early = planted::armed("dropped_before_anchor");
     if !early {
@@ -390,6 +391,7 @@ fn remove_leftovers(shared: &Shared, dropping: &mut Dropping) -> Result<(), Drop
     if dropping.leftovers.is_empty() {
         return Ok(());
     }
+    check_lock(shared)?;
     for &base in &dropping.leftovers {
         for name in [segment::name(base), index_name(base)] {
             shared.storage.remove(&name).map_err(|error| failed(shared, &name, &error))?;
@@ -398,6 +400,14 @@ fn remove_leftovers(shared: &Shared, dropping: &mut Dropping) -> Result<(), Drop
     shared.storage.sync_dir().map_err(|error| failed(shared, "", &error))?;
     dropping.leftovers.clear();
     Ok(())
+}
+
+/// Nothing is removed from the directory of another log.
+fn check_lock(shared: &Shared) -> Result<(), DropError> {
+    if planted::armed("drops_from_any_directory") {
+        return Ok(());
+    }
+    shared.check_lock().map_err(|fault| failed(shared, "", &io::Error::other(fault.to_string())))
 }
 
 fn failed(shared: &Shared, name: &str, error: &io::Error) -> DropError {

@@ -294,6 +294,11 @@ impl Room {
         })
     }
 
+    /// The allocating thread is at work, or about to be.
+    pub(super) fn is_preparing(&self) -> bool {
+        matches!(self.lock().next, Next::Preparing)
+    }
+
     /// Takes the prepared segment. `None` would break the invariant.
     pub(super) fn take_prepared(&self) -> Option<Prepared> {
         let mut state = self.lock();

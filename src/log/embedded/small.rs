@@ -102,6 +102,9 @@ pub(super) struct Watermark {
 }
 
 impl Watermark {
+    /// Bytes of its file.
+    pub(super) const BYTES: u64 = 36;
+
     pub(super) fn encode(self, log: LogId) -> Vec<u8> {
         let mut out = Vec::with_capacity(36);
         out.extend_from_slice(&WATERMARK_MAGIC);

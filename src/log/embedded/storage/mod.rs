@@ -36,6 +36,8 @@ pub(super) type Observer = Arc<dyn Fn(&Operation) -> io::Result<()> + Send + Syn
 #[derive(Clone)]
 pub(super) struct Storage {
     dir: PathBuf,
+    /// Where the lock is, which is looked at with each ack.
+    lock: PathBuf,
     medium: Medium,
     observer: Option<Observer>,
 }
@@ -104,7 +106,7 @@ const KEEP: &str = "keep";
 
 impl Storage {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), medium: Medium::Directory, observer: None }
+        Self { dir: dir.to_owned(), lock: dir.join(LOCK), medium: Medium::Directory, observer: None }
     }
 
     #[cfg(test)]
@@ -189,7 +191,7 @@ impl Storage {
     /// Which file is the lock now; `None` when there is none.
     pub(super) fn lock_id(&self) -> io::Result<Option<FileId>> {
         match &self.medium {
-            Medium::Directory => directory::id(&self.dir.join(LOCK)),
+            Medium::Directory => directory::id(&self.lock),
             #[cfg(test)]
             Medium::Simulated(_) => Ok(Some(FileId { device: 0, inode: 0 })),
         }

@@ -3,12 +3,16 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
 
+use futures::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::event::GapCause;
-use crate::log::embedded::{GAP_BYTES, Outage, OutageLabels};
+use crate::log::embedded::allocate::{self, Job};
+use crate::log::embedded::writer::{Command, Writer};
+use crate::log::embedded::{GAP_BYTES, Outage, OutageLabels, Parts, let_go, storage};
 use crate::log::{AppendError, Health, Refusal, Reservation};
 
 type Outages = UnboundedReceiver<(Outage, Reservation)>;
@@ -437,6 +441,17 @@ async fn a_lost_identity_is_written_again() {
 }
 
 #[tokio::test]
+async fn a_lost_watermark_is_written_again() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let (log, mut outages) = open_watched(&options);
+    let kept = append(&log, frame(0, 0, 10)).await;
+    std::fs::remove_file(options.dir.join("watermark")).unwrap();
+    assert_eq!(over(&mut outages, &log).await.0.detail, "watermark is not there any more");
+    assert_eq!(scan(&options), (vec![kept], None));
+}
+
+#[tokio::test]
 async fn a_disk_that_does_not_answer_is_not_waited_for_without_end() {
     let dir = TempDir::new().unwrap();
     let options = Options { append_wait: Duration::from_millis(50), ..options(&dir) };
@@ -508,4 +523,228 @@ async fn a_disk_without_room_for_the_next_segment_is_told_of_once_there_is_some(
     drop(room);
     append(&log, frame(0, seq + 1, 10_000)).await;
     assert!(outages.try_recv().is_err(), "one outage only");
+}
+
+/// A log whose threads are played by the test, so that what a turn takes in is known.
+struct Played {
+    log: EmbeddedLog,
+    lock: storage::Lock,
+    writer: Writer,
+    commands: Receiver<Command>,
+    jobs: Receiver<Job>,
+    options: Options,
+}
+
+impl Played {
+    fn open(options: &Options, observer: Observer) -> Self {
+        let storage = Storage::observed(&options.dir, observer);
+        let (log, parts, _) = EmbeddedLog::assemble(options, Arc::new(SystemClock), storage).unwrap();
+        let Parts { lock, writer, commands, jobs } = parts;
+        Self { log, lock, writer, commands, jobs, options: options.clone() }
+    }
+
+    fn help(&self) {
+        while let Ok(job) = self.jobs.try_recv() {
+            allocate::perform(&self.log.shared, self.options.segment_bytes, job);
+        }
+    }
+
+    /// The helper's jobs, then one turn with all that waits.
+    fn turn(&mut self) {
+        self.help();
+        let first = self.commands.try_recv().unwrap();
+        assert!(self.writer.turn(first, &self.commands));
+    }
+
+    async fn append(&mut self, frame: Frame) -> Stored {
+        let ack = send(&self.log, frame.clone()).await;
+        self.turn();
+        Stored { position: within(ack).await.unwrap(), frame }
+    }
+}
+
+#[tokio::test]
+async fn an_outage_that_ends_within_a_turn_is_one_outage() {
+    let dir = TempDir::new().unwrap();
+    let left = Arc::new(AtomicUsize::new(0));
+    let mut played = Played::open(&options(&dir), failing(&FAILURES[1], &left));
+    let mut outages = watched(&played.log);
+    for seq in 0..3 {
+        played.append(frame(0, seq, 900)).await;
+    }
+    // One that still fits and one that does not: the sync between them fails.
+    let acks = [send(&played.log, frame(0, 3, 10)).await, send(&played.log, frame(0, 4, 900)).await];
+    left.store(1, Ordering::SeqCst);
+    played.turn();
+    for ack in acks {
+        within(ack).await.unwrap();
+    }
+    let (outage, room) = outages.try_recv().unwrap();
+    assert_eq!((outage.cause, outage.rewritten), (GapCause::Io, 1), "{}", outage.detail);
+    drop(room);
+    let again = outages.try_recv().ok().map(|(outage, _)| outage);
+    assert_eq!(again, None, "one outage only");
+}
+
+#[tokio::test]
+async fn a_reader_ends_with_a_log_that_was_closed_in_trouble() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let left = Arc::new(AtomicUsize::new(0));
+    let log = observed(&options, failing(&FAILURES[1], &left));
+    append(&log, frame(0, 0, 10)).await;
+    let mut reader = log.reader(&[(target(0), None)]).unwrap();
+    left.store(usize::MAX, Ordering::SeqCst);
+    send(&log, frame(0, 1, 10)).await.await.unwrap_err();
+    std::fs::rename(&options.dir, options.dir.with_file_name("away")).unwrap();
+    log.close().await.unwrap_err();
+    // Nobody puts the files in order any more.
+    assert!(matches!(within(reader.next(10)).await, Err(ReadError::Closed)));
+}
+
+#[tokio::test]
+async fn an_outage_delays_the_finding_of_damage_and_does_not_hide_it() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let left = Arc::new(AtomicUsize::new(0));
+    let log = observed(&options, failing(&FAILURES[1], &left));
+    let mut outages = watched(&log);
+    let written = fill(&log, 60, 100).await;
+    let (base, damaged) = segments(&options).swap_remove(2);
+    edit(&damaged, |bytes| bytes[400] ^= 1);
+    left.store(usize::MAX, Ordering::SeqCst);
+    send(&log, frame(0, 20, 10)).await.await.unwrap_err();
+    let mut reader =
+        log.reader(&(0..3).map(|partition| (target(partition), None)).collect::<Vec<_>>()).unwrap();
+    let mut read = Vec::new();
+    loop {
+        let found = reader.next_ready(100).await.unwrap();
+        if found.is_empty() {
+            break;
+        }
+        read.extend(found);
+    }
+    assert_eq!(read, written[..read.len()]);
+    assert!(read.len() > 10 && read.last().unwrap().position.0 < base + 400);
+    left.store(0, Ordering::SeqCst);
+    over(&mut outages, &log).await;
+    let error = within(reader.next(100)).await.unwrap_err();
+    assert!(matches!(&error, ReadError::Corrupt { file, .. } if Path::new(file) == damaged), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_close_looks_at_the_files_first() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let (log, _) = open(&options);
+    let written = fill(&log, 3, 10).await;
+    std::fs::remove_file(newest(&options)).unwrap();
+    log.close().await.unwrap();
+    assert_eq!(scan(&options), (written, None));
+}
+
+#[tokio::test]
+async fn a_log_in_the_place_of_ours_is_not_touched() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let mut played = Played::open(&options, Arc::new(|_| Ok(())));
+    std::fs::rename(&options.dir, options.dir.with_file_name("away")).unwrap();
+    let (other, _) = open(&options);
+    let names = || {
+        let mut names = Storage::new(&options.dir).list().unwrap();
+        names.sort();
+        names
+    };
+    let before = names();
+    assert!(before.iter().any(|name| name == "next.prepared"), "{before:?}");
+    // The first append starts a segment.
+    let ack = send(&played.log, frame(0, 0, 10)).await;
+    played.turn();
+    let error = within(ack).await.unwrap_err();
+    assert!(
+        matches!(&error, AppendError::Uncertain(cause) if cause.contains("not the one that this process locked")),
+        "{error:?}"
+    );
+    assert_eq!(names(), before);
+    let_go(&played.log.shared, played.lock);
+    assert_eq!(names(), before);
+    let written = fill(&other, 30, 100).await;
+    other.close().await.unwrap();
+    assert_eq!(scan(&options), (written, None));
+}
+
+#[tokio::test]
+async fn the_room_of_a_rescue_that_failed_is_there_for_the_next_one() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let left = Arc::new(AtomicUsize::new(0));
+    let full = Arc::new(AtomicBool::new(false));
+    // The disk holds the segment that is written and one more.
+    let mut played = Played::open(&options, {
+        let (left, full, dir) = (left.clone(), full.clone(), options.dir.clone());
+        Arc::new(move |operation| match operation {
+            Operation::SyncData { .. }
+                if left
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                    .is_ok() =>
+            {
+                Err(errno(5))
+            }
+            Operation::Allocate { .. } if full.load(Ordering::SeqCst) => {
+                let mut entries = std::fs::read_dir(&dir).unwrap();
+                let is_long =
+                    |entry: io::Result<std::fs::DirEntry>| entry.unwrap().metadata().unwrap().len() > 4096;
+                if entries.any(is_long) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        })
+    });
+    let kept = played.append(frame(0, 0, 10)).await;
+    let ack = send(&played.log, frame(0, 1, 10)).await;
+    played.help();
+    full.store(true, Ordering::SeqCst);
+    // The batch's sync and the one of the rescue in the prepared segment.
+    left.store(2, Ordering::SeqCst);
+    played.turn();
+    within(ack).await.unwrap_err();
+    for _ in 0..3 {
+        played.writer.try_rescue();
+    }
+    assert!(!played.writer.in_trouble());
+    let found = all(&played.log, &options, 2).await;
+    assert_eq!((&found[0], found[1].frame.seq), (&kept, 1));
+}
+
+#[tokio::test]
+async fn an_ack_never_stands_for_a_lock_that_was_lost() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let mut played = Played::open(&options, Arc::new(|_| Ok(())));
+    let kept = played.append(frame(0, 0, 10)).await;
+    let ack = send(&played.log, frame(0, 1, 10)).await;
+    std::fs::remove_file(options.dir.join("lock")).unwrap();
+    let ours = Mutex::new(Some((played, ack)));
+    let (told, answers) = std::sync::mpsc::channel();
+    // The other process found the end, and is about to cut what stands behind it.
+    let (other, _) = {
+        let storage = Storage::observed(
+            &options.dir,
+            Arc::new(move |operation| {
+                if matches!(operation, Operation::Truncate { file, .. } if is_segment(file))
+                    && let Some((mut played, ack)) = ours.lock().unwrap().take()
+                {
+                    played.turn();
+                    told.send(ack.now_or_never().unwrap()).unwrap();
+                }
+                Ok(())
+            }),
+        );
+        EmbeddedLog::open_in(&options, Arc::new(SystemClock), storage).unwrap()
+    };
+    let error = answers.recv().unwrap().unwrap_err();
+    assert!(
+        matches!(&error, AppendError::Uncertain(cause) if cause.contains("not the one that this process locked")),
+        "{error:?}"
+    );
+    assert_eq!(all(&other, &options, 1).await, [kept]);
 }

@@ -80,3 +80,32 @@ async fn counts_are_exact_with_and_without_indexes() {
     }
     check(&open(&wide).0).await;
 }
+
+#[tokio::test]
+async fn a_read_that_the_system_failed_is_tried_again_by_the_same_reader() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let (log, _) = open(&options);
+    let written = fill(&log, 60, 100).await;
+    let mut reader =
+        log.reader(&(0..3).map(|partition| (target(partition), None)).collect::<Vec<_>>()).unwrap();
+    let mut read = reader.next(1).await.unwrap();
+    // A directory cannot be read as a file.
+    let (_, second) = segments(&options).swap_remove(2);
+    let away = second.with_extension("away");
+    std::fs::rename(&second, &away).unwrap();
+    std::fs::create_dir(&second).unwrap();
+    let error = loop {
+        match reader.next(100).await {
+            Ok(found) => read.extend(found),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ReadError::Io { .. }), "{error:?}");
+    std::fs::remove_dir(&second).unwrap();
+    std::fs::rename(&away, &second).unwrap();
+    while read.len() < 60 {
+        read.extend(reader.next(100).await.unwrap());
+    }
+    assert_eq!(read, written);
+}

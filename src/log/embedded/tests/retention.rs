@@ -339,3 +339,28 @@ async fn a_drop_that_stops_anywhere_is_finished_or_did_not_happen() {
     }
     assert!(stops > 20 * 2 * 8, "only {stops} stops");
 }
+
+#[tokio::test]
+async fn what_a_drop_left_behind_is_not_removed_from_another_log() {
+    let dir = TempDir::new().unwrap();
+    let options = options(&dir);
+    let log = observed(
+        &options,
+        Arc::new(|operation| match operation {
+            Operation::Remove { file } if file.ends_with(".seg") => Err(std::io::Error::from_raw_os_error(5)),
+            _ => Ok(()),
+        }),
+    );
+    fill_aged(&log, 60).await;
+    let cut = planned(&log, at(60_000)).await;
+    let error = log.drop_segments(cut).await.unwrap_err();
+    assert!(matches!(error, DropError::Io { .. }), "{error}");
+    // Another log takes the place. It has a first segment too.
+    std::fs::rename(&options.dir, options.dir.with_file_name("away")).unwrap();
+    let (other, _) = open(&options);
+    let written = fill(&other, 3, 10).await;
+    let error = log.plan_drop(at(60_000), 64).await.unwrap_err().to_string();
+    assert!(error.ends_with("the log's directory is not the one that this process locked"), "{error}");
+    other.close().await.unwrap();
+    assert_eq!(scan(&options), (written, None));
+}

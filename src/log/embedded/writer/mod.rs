@@ -208,7 +208,9 @@ impl Writer {
     fn take(&mut self, record: Record) {
         if self.trouble.is_none() && !self.fits(&record) {
             self.flush();
+            // A rescue in between went on in another segment, which has room for it.
             if self.trouble.is_none()
+                && !self.fits(&record)
                 && let Err(fault) = self.at_the_disk(Self::roll)
             {
                 self.fail(fault);
@@ -278,6 +280,9 @@ impl Writer {
         if !planted::armed("lost_file_unseen") {
             check_standing(&active.file, active.bytes)?;
         }
+        if !planted::armed("lost_lock_unseen") {
+            self.shared.check_lock()?;
+        }
         self.write_watermark(self.position, false).map_err(|error| watermark_fault(&error))
     }
 
@@ -326,6 +331,10 @@ impl Writer {
 
     /// Seals the active segment and goes on in the prepared one. On an error nothing is changed in here.
     fn roll(&mut self) -> Result<(), Fault> {
+        // What is renamed must not be somebody else's.
+        if !planted::armed("roll_without_look") {
+            self.inspect()?;
+        }
         let prepared =
             self.shared.room.take_prepared().ok_or_else(|| {
                 Fault::new(GapCause::Io, "no segment is prepared, although room was promised")
@@ -417,6 +426,10 @@ impl Writer {
     }
 
     fn finish(&mut self) -> Result<(), Fault> {
+        // What was lost since the last look is still in memory.
+        if !planted::armed("close_without_look") {
+            self.inspect()?;
+        }
         self.seal()?;
         if !self.indexed {
             let index = SegmentIndex::of(&self.tracker, self.position);

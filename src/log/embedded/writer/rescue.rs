@@ -8,6 +8,7 @@
 //!
 //! The file that failed is never synced again through the same handle, and its pages are compared with what was written.
 
+use std::io;
 use std::time::Instant;
 
 use super::{Active, Writer, check_standing, watermark_fault};
@@ -39,25 +40,22 @@ impl Writer {
     /// The files are those that this log was opened with, and can be written.
     pub(super) fn inspect(&self) -> Result<(), Fault> {
         self.check_directory()?;
+        if !planted::armed("lost_watermark_unseen") {
+            check_standing(&self.watermark, Watermark::BYTES)?;
+        }
         self.active.as_ref().map_or(Ok(()), |active| check_standing(&active.file, active.bytes))
     }
 
     fn check_directory(&self) -> Result<(), Fault> {
         let storage = &self.shared.storage;
-        let looked = |error| Fault::io("look at the log's directory", &error);
         if !storage.is_there() {
             return Err(Fault::new(GapCause::DirectoryMissing, "the log's directory is not there any more"));
         }
-        let replaced = || {
-            let detail = "the log's directory is not the one that this process locked";
-            Fault::new(GapCause::DirectoryReplaced, detail)
-        };
-        if storage.lock_id().map_err(looked)? != Some(self.shared.lock_id) {
-            return Err(replaced());
-        }
+        self.shared.check_lock()?;
+        let looked = |error| Fault::io("look at the log's directory", &error);
         match storage.read(IDENTITY).map_err(looked)? {
             Some(bytes) if decode_identity(&bytes) == Ok(self.shared.id) => {}
-            Some(_) => return Err(replaced()),
+            Some(_) => return Err(Fault::replaced()),
             None => {
                 return Err(Fault::new(GapCause::Missing, format!("{IDENTITY} is not there any more")));
             }
@@ -171,6 +169,7 @@ impl Writer {
         };
         write().map_err(|error| Fault::io(&format!("write {name}"), &error))?;
         check_standing(&file, bytes)?;
+        self.shared.check_lock()?;
         self.replace_watermark(end)?;
         self.start_segment(base, crc, Active { file, image, bytes, zeroed: 0 }, header_bytes);
         Ok(())
@@ -278,13 +277,24 @@ impl Writer {
             return Ok((prepared.file, prepared.bytes));
         }
         let bytes = needed.max(self.shared.segment_bytes + header);
-        let prepared = allocate::prepare_as(&self.shared.storage, RESCUED, bytes)?;
+        let prepared = allocate::prepare_as(&self.shared.storage, RESCUED, bytes);
+        let prepared = prepared.inspect_err(|_| self.remove_failed_tries())?;
         Ok((prepared.file, prepared.bytes))
+    }
+
+    /// What earlier tries began and did not end only takes the room that the next one needs. Nothing in it was acknowledged.
+    fn remove_failed_tries(&self) {
+        let prepared = (!self.shared.room.is_preparing()).then(|| PREPARED.to_owned());
+        for name in prepared.into_iter().chain([segment::name(self.durable)]) {
+            if let Err(error) = self.shared.storage.remove(&name) {
+                tracing::debug!(%error, "a segment that was not started stays behind");
+            }
+        }
     }
 }
 
 /// Cuts the file to `image`, through another handle. `false` when it is not that file any more, or holds something else.
-fn cut(storage: &Storage, ours: &WriteFile, image: &[u8]) -> std::io::Result<bool> {
+fn cut(storage: &Storage, ours: &WriteFile, image: &[u8]) -> io::Result<bool> {
     let wanted = image.len() as u64;
     if !matches!(ours.standing()?, Standing::Same { bytes } if bytes >= wanted) {
         return Ok(false);

@@ -71,6 +71,8 @@ pub(super) struct Tally {
     /// By operation, kind of file and moment.
     pub(super) stops: BTreeMap<(&'static str, &'static str, Moment), u64>,
     pub(super) in_opening: u64,
+    /// Openings that errors of the disk ended.
+    pub(super) failed_openings: u64,
     pub(super) killed: u64,
     pub(super) torn: u64,
     pub(super) drops: u64,
@@ -89,6 +91,7 @@ impl Tally {
             *self.stops.entry(*place).or_default() += count;
         }
         self.in_opening += other.in_opening;
+        self.failed_openings += other.failed_openings;
         self.killed += other.killed;
         self.torn += other.torn;
         self.drops += other.drops;
@@ -253,11 +256,19 @@ impl Life {
         self.incarnation = Uuid::from_u128(self.starts);
         self.disk.note(|| format!("-- start {}", self.starts));
         self.disk.heal();
+        if self.random.below(8) == 0 {
+            // Errors end an opening, or are met later.
+            self.disk.fail_after(self.random.below(12) as u64, 1 + self.random.below(2) as u64);
+        }
         let (engine, recovered) = match self.open(&self.disk) {
             Ok(opened) => opened,
             Err(_) if self.disk.stopped() => {
                 self.tally.in_opening += 1;
                 return Ok(End::Crashed);
+            }
+            Err(_) if self.disk.failed() => {
+                self.tally.failed_openings += 1;
+                return Ok(End::Left);
             }
             Err(error) => return Err(format!("it does not open: {error}")),
         };
@@ -346,7 +357,11 @@ impl Life {
             Err(_) if self.disk.stopped() || self.disk.failed() => return Ok(()),
             Err(error) => return Err(failed("a drop cannot be planned", error)),
         };
-        self.gone = found.into_iter().filter(|scanned| scanned.position.0 < cut.first).collect();
+        let gone: Vec<Scanned> = found.into_iter().filter(|scanned| scanned.position.0 < cut.first).collect();
+        // A larger cut whose anchor failed may hold all the same.
+        if gone.len() > self.gone.len() {
+            self.gone = gone;
+        }
         self.starts_at.insert(cut.first);
         self.tally.drops += 1;
         match carry_out(&engine.log.shared, cut) {

@@ -101,6 +101,7 @@ fn worth_something(tally: &Tally) {
     }
     for (what, count, least) in [
         ("crashes while opening", tally.in_opening, 10),
+        ("openings that errors ended", tally.failed_openings, 2),
         ("killed processes", tally.killed, 10),
         ("torn tails", tally.torn, 1),
         ("drops of old segments", tally.drops, 10),
