@@ -148,6 +148,19 @@ async fn another_log_is_found_and_adopted_with_the_old_rows_as_history() {
     stop(&home, server);
 }
 
+#[test]
+fn where_no_store_is_none_is_made_by_looking() {
+    let home = Home::new();
+    std::fs::create_dir(home.data_dir()).unwrap();
+    for command in [&["log", "adopt"][..], &["log", "adopt", "--yes"], &["verify"], &["key", "list"]] {
+        let refused = home.annals(command);
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("there is no store in"), "{command:?}: {}", refused.stderr);
+        assert!(!home.data_dir().join("pg").exists(), "{command:?}");
+        assert!(!home.data_dir().join("log").exists(), "{command:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_is_found_set_aside_and_never_gone_on_with() {
     let home = Home::new();
@@ -164,6 +177,12 @@ async fn an_older_copy_is_found_set_aside_and_never_gone_on_with() {
     copy_dir(&saved, &log);
     let server = home.serve_front(&[], &[]).await;
     diverged(&server).await;
+    // What could not be restored is no backup.
+    let place = home.path().join("backup");
+    let refused = home.annals(&["backup", "--to", place.to_str().unwrap()]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("store and log do not belong together"), "{}", refused.stderr);
+    assert!(!place.exists());
     stop(&home, server);
     let here = home.annals(&["log", "adopt"]);
     assert!(here.stdout.contains("is an older copy of log"), "{}", here.stdout);
