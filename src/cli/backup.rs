@@ -8,7 +8,7 @@ use clap::Args;
 use hyper::Method;
 use serde_json::Value;
 
-use super::{Common, Failure, existing, print, server};
+use super::{Common, Failure, existing, not_of_another_user, print, server};
 use crate::app::{AdoptError, Backup, ControlError, DataDir, Workbench, diagnose, record_backup};
 use crate::backup::{self, Options, Taken};
 use crate::base::SystemClock;
@@ -26,6 +26,7 @@ pub(super) struct BackupArgs {
 pub(super) async fn run(common: &Common, args: &BackupArgs) -> Result<ExitCode, Failure> {
     let config = common.load()?;
     let data_dir = existing(common)?;
+    not_of_another_user(&data_dir)?;
     // Before anything else: without a server, opening a log that is not there would make one.
     durable_end(&data_dir.log()).map_err(backup::Error::from)?;
     let (taken, recorded) = match server(common).await? {

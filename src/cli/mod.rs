@@ -209,6 +209,12 @@ fn existing(common: &Common) -> Result<DataDir, Failure> {
     Ok(data_dir)
 }
 
+/// Root that would leave files to a data directory whose user cannot read them is refused.
+fn not_of_another_user(data_dir: &DataDir) -> Result<(), Failure> {
+    let path = data_dir.root().display().to_string();
+    data_dir.of_another_user().map_or(Ok(()), |uid| Err(Failure::missing(NodeError::OtherUser { path, uid })))
+}
+
 /// The store of `data_dir`: attached to while it runs, else started. `true`: it was started, and is to be stopped again.
 /// A private one that is not there is not made: who only looks would find a new, empty store in order.
 async fn store(common: &Common, config: &Config, data_dir: &DataDir) -> Result<(Postgres, bool), Failure> {
@@ -216,6 +222,7 @@ async fn store(common: &Common, config: &Config, data_dir: &DataDir) -> Result<(
     if let Some(running) = Postgres::attach(options.clone()).await? {
         return Ok((running, false));
     }
+    not_of_another_user(data_dir)?;
     if options.url.is_none() && !data_dir.root().join("pg").exists() {
         return Err(Failure::missing(format!(
             "there is no store in {}: name its data directory in --data-dir, or its DATABASE_URL; if it is lost, restore a \

@@ -161,6 +161,27 @@ fn where_no_store_is_none_is_made_by_looking() {
     }
 }
 
+#[test]
+fn root_takes_no_data_directory_away_from_its_user() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let home = Home::new();
+    let keys = home.data_dir().join("keys");
+    std::fs::create_dir_all(&keys).unwrap();
+    std::os::unix::fs::chown(&keys, Some(65_534), None).unwrap();
+    let free = ["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
+    let (backup, create) = (["backup", "--to", "/nonexistent"], ["key", "create", "--name", "x", "--role", "admin"]);
+    for command in [&free[..], &backup, &create, &["key", "list"], &["verify"], &["log", "adopt"]] {
+        let refused = home.annals(command);
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("of user id 65534"), "{command:?}: {}", refused.stderr);
+    }
+    for made in ["log", "pg"] {
+        assert!(!home.data_dir().join(made).exists(), "{made}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_is_found_set_aside_and_never_gone_on_with() {
     let home = Home::new();
