@@ -171,7 +171,8 @@ fn root_takes_no_data_directory_away_from_its_user() {
     std::fs::create_dir_all(&keys).unwrap();
     std::os::unix::fs::chown(&keys, Some(65_534), None).unwrap();
     let free = ["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
-    let (backup, create) = (["backup", "--to", "/nonexistent"], ["key", "create", "--name", "x", "--role", "admin"]);
+    let (backup, create) =
+        (["backup", "--to", "/nonexistent"], ["key", "create", "--name", "x", "--role", "admin"]);
     for command in [&free[..], &backup, &create, &["key", "list"], &["verify"], &["log", "adopt"]] {
         let refused = home.annals(command);
         assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.stderr);

@@ -414,6 +414,11 @@ async fn a_backup_that_fails_at_its_very_end_leaves_nothing() {
         assert!(!failed.stderr.contains("stays behind"), "{}", failed.stderr);
         assert_eq!(count(&home.seen(&disk)), 0, "what it wrote is removed: {}", failed.stderr);
     }
+    home.mounts().run("mount -o remount,nr_inodes=4 \"$1\"", &[&disk]);
+    let failed = back_up(&home, &disk);
+    assert!(failed.stderr.contains("the log cannot be copied: cannot write "), "{}", failed.stderr);
+    let script = format!("mount -o remount,nr_inodes={} \"$1\"", count(&whole));
+    home.mounts().run(&script, &[&disk]);
     let failed = back_up(&home, &disk);
     let manifest = disk.join("manifest.json.new");
     assert!(failed.stderr.contains(&format!("cannot write {}", manifest.display())), "{}", failed.stderr);
