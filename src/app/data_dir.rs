@@ -1,7 +1,7 @@
 //! Where things lie in the data directory: `log/ pg/ keys/ run.json`.
 
 use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A data directory that exists.
@@ -32,6 +32,14 @@ impl DataDir {
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The user id that Annals runs as here, when that is another than root and we are root: what we wrote or started
+    /// would be closed to it afterwards.
+    #[must_use]
+    pub fn of_another_user(&self) -> Option<u32> {
+        let keys = fs::metadata(self.root.join("keys")).ok()?;
+        (rustix::process::geteuid().is_root() && keys.uid() != 0).then(|| keys.uid())
     }
 
     /// The embedded log.

@@ -45,6 +45,17 @@ pub enum NodeError {
         /// The directory.
         path: String,
     },
+    /// Root would take it away from whom it belongs to.
+    #[error(
+        "{path} is the data directory of user id {uid}, and what root writes there would be closed to it: run this as that \
+         user (`setpriv --reuid={uid} --clear-groups annals ...`), or give all of it to root with `chown -R 0:0 {path}`"
+    )]
+    OtherUser {
+        /// The directory.
+        path: String,
+        /// The user.
+        uid: u32,
+    },
     /// The log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -85,6 +96,9 @@ impl Node {
             .map_err(|cause| NodeError::DataDir { path: root.display().to_string(), cause })?;
         if crate::backup::was_interrupted(data_dir.root()) {
             return Err(NodeError::HalfRestored { path: data_dir.root().display().to_string() });
+        }
+        if let Some(uid) = data_dir.of_another_user() {
+            return Err(NodeError::OtherUser { path: data_dir.root().display().to_string(), uid });
         }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let options = Options::new(data_dir.log(), &config.log);

@@ -235,6 +235,8 @@ impl Retention {
     async fn drop_months(&self, owner: &sqlx::PgPool, older_than: Timestamp) -> Result<(), Refused> {
         let old = AuditProjection::months_before(owner, older_than).await.map_err(Refused::Rows)?;
         let Some(before) = old.iter().map(|month| month.ends).max() else { return Ok(()) };
+        // The dump of a backup must find every month that its snapshot has.
+        let _nobody_copies = self.log.nobody_copies().map_err(Refused::Keep)?.ok_or(Refused::Backup)?;
         let months: Vec<String> = old.into_iter().map(|month| month.name).collect();
         let cut = RowsCut {
             projection: AuditProjection::NAME.into(),

@@ -13,6 +13,16 @@ pub enum Error {
         /// The directory.
         dir: PathBuf,
     },
+    /// A restore into the directory was begun and did not end well.
+    #[error(
+        "a restore into {} was interrupted, or what it restored does not hold together: remove the directory and run \
+         `annals restore` again",
+        .dir.display()
+    )]
+    HalfRestored {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The directory is no whole backup.
     #[error(
         "{} has no manifest.json: it is no backup, or one that was interrupted before it was whole; take another",
@@ -92,7 +102,10 @@ impl Error {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Damaged { .. } | Self::Log(ReadError::Corrupt { .. }) => 1,
-            Self::NotEmpty { .. } | Self::NoManifest { .. } | Self::DatabaseTaken => 2,
+            Self::NotEmpty { .. }
+            | Self::HalfRestored { .. }
+            | Self::NoManifest { .. }
+            | Self::DatabaseTaken => 2,
             Self::Newer { .. }
             | Self::Dropping { .. }
             | Self::Log(_)

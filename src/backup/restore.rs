@@ -117,6 +117,9 @@ pub async fn restore(
     progress: verify::Progress,
 ) -> Result<Restored, Error> {
     let root = options.data_dir.clone();
+    if was_interrupted(&root) {
+        return Err(Error::HalfRestored { dir: root });
+    }
     if db::is_taken(&options).await? {
         return Err(Error::DatabaseTaken);
     }

@@ -3,6 +3,7 @@
 //! The moment is what makes it one: the log's end is read behind the snapshot, so the log is never behind the rows, and
 //! no change of state commits between the two, so every such change is with its event in the copy or neither is.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,19 +69,44 @@ struct Moment {
 pub async fn take(options: Options<'_>) -> Result<Taken, Error> {
     let made = files::claim(&options.to)?;
     let partial = options.to.join(INCOMPLETE);
-    let taken = async {
-        files::make(&partial)?;
-        let manifest = fill(&options, &partial).await?;
-        publish(&options.to, &partial, manifest)
+    if let Err(error) = files::make(&partial) {
+        // Nothing in it is ours: another backup into the same place may have been quicker.
+        if made {
+            std::fs::remove_dir(&options.to).unwrap_or(());
+        }
+        return Err(match error {
+            Error::Io { cause, .. } if cause.kind() == ErrorKind::AlreadyExists => {
+                Error::NotEmpty { dir: options.to }
+            }
+            other => other,
+        });
+    }
+    let taken = match fill(&options, &partial).await {
+        Ok(manifest) => publish(&options.to, &partial, manifest),
+        Err(error) => Err(error),
     };
-    let taken = taken.await;
     if taken.is_err() {
-        let left = if made { &options.to } else { &partial };
-        if let Err(error) = std::fs::remove_dir_all(left) {
+        remove(&options.to, made);
+    }
+    taken
+}
+
+/// Removes what an unfinished backup wrote, the manifest first.
+fn remove(to: &Path, made: bool) {
+    let beside = format!("{MANIFEST}.new");
+    let files = [MANIFEST, &beside].map(|name| (to.join(name), false));
+    let directories = [INCOMPLETE, DATA].map(|name| (to.join(name), true));
+    for (left, is_dir) in files.into_iter().chain(directories) {
+        let removed = if is_dir { std::fs::remove_dir_all(&left) } else { std::fs::remove_file(&left) };
+        if let Err(error) = removed
+            && error.kind() != ErrorKind::NotFound
+        {
             tracing::warn!(%error, path = %left.display(), "an unfinished backup stays behind; remove it");
         }
     }
-    taken
+    if made {
+        std::fs::remove_dir(to).unwrap_or(());
+    }
 }
 
 async fn fill(options: &Options<'_>, partial: &Path) -> Result<Manifest, Error> {

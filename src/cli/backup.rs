@@ -8,8 +8,8 @@ use clap::Args;
 use hyper::Method;
 use serde_json::Value;
 
-use super::{Common, Failure, existing, print, server};
-use crate::app::{Backup, ControlError, DataDir, Workbench, record_backup};
+use super::{Common, Failure, existing, not_of_another_user, print, server};
+use crate::app::{AdoptError, Backup, ControlError, DataDir, Workbench, diagnose, record_backup};
 use crate::backup::{self, Options, Taken};
 use crate::base::SystemClock;
 use crate::config::Config;
@@ -26,6 +26,7 @@ pub(super) struct BackupArgs {
 pub(super) async fn run(common: &Common, args: &BackupArgs) -> Result<ExitCode, Failure> {
     let config = common.load()?;
     let data_dir = existing(common)?;
+    not_of_another_user(&data_dir)?;
     // Before anything else: without a server, opening a log that is not there would make one.
     durable_end(&data_dir.log()).map_err(backup::Error::from)?;
     let (taken, recorded) = match server(common).await? {
@@ -57,7 +58,10 @@ pub(super) async fn run(common: &Common, args: &BackupArgs) -> Result<ExitCode, 
     };
     print(&show(&taken, &args.to))?;
     recorded.map_err(|error| Failure {
-        message: format!("the backup is whole, but could not be recorded: {}", error.message),
+        message: format!(
+            "the backup is whole and can be restored, but it is not on the record: {}; note the manifest's sum, or take another",
+            error.message
+        ),
         code: error.exit_code,
     })?;
     Ok(ExitCode::SUCCESS)
@@ -70,6 +74,17 @@ async fn take(
     postgres: &Postgres,
     to: &Path,
 ) -> Result<Taken, Failure> {
+    let diverged = diagnose(data_dir, postgres).await.map_err(|error| match error {
+        AdoptError::Log(error) => backup::Error::from(error).into(),
+        other => Failure::from(other),
+    })?;
+    if let Some(diverged) = diverged {
+        return Err(Failure::usage(format!(
+            "store and log do not belong together, so a backup of both could not be restored: {}; put back the log that the \
+             store was made from, or stop the server and let `annals log adopt` say what following this log would mean",
+            diverged.detail
+        )));
+    }
     let options = Options {
         log_dir: data_dir.log(),
         to: to.to_owned(),

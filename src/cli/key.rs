@@ -7,11 +7,11 @@ use hyper::Method;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Common, Failure, existing, print, server};
+use super::{Common, Failure, existing, print, server, store};
 use crate::app::Workbench;
 use crate::auth::{Created, KeyError, Listed, NewKey, list_keys, local_principal};
 use crate::base::{Clock, SystemClock, Timestamp};
-use crate::db::{Postgres, Role};
+use crate::db::Role;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
@@ -90,7 +90,7 @@ async fn list(common: &Common) -> Result<Vec<Listed>, Failure> {
         return Ok(server.request(Method::GET, "/v1/keys", None::<&Value>).await?);
     }
     let config = common.load()?;
-    let postgres = Postgres::start(common.database(&config, data_dir.root())).await?;
+    let (postgres, _) = store(common, &config, &data_dir).await?;
     let keys = list_keys(&postgres.pool(Role::Writer)).await;
     postgres.stop().await?;
     Ok(keys?)

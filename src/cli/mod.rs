@@ -17,8 +17,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::app::{ControlClient, DataDir, RunFile};
+use crate::app::{ControlClient, DataDir, NodeError, RunFile};
 use crate::config::Config;
+use crate::db::Postgres;
 
 /// What `--version` says.
 const ABOUT: &str = "Annals: an MCP platform that can prove what AI agents did.";
@@ -197,10 +198,39 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The data directory, which must be there.
+/// The data directory, which must be there, and not half restored.
 fn existing(common: &Common) -> Result<DataDir, Failure> {
-    DataDir::open(&common.data_dir)
-        .map_err(|error| Failure::usage(format!("{}: {error}", common.data_dir.display())))
+    let data_dir = DataDir::open(&common.data_dir)
+        .map_err(|error| Failure::usage(format!("{}: {error}", common.data_dir.display())))?;
+    if crate::backup::was_interrupted(data_dir.root()) {
+        let path = data_dir.root().display().to_string();
+        return Err(Failure::missing(NodeError::HalfRestored { path }));
+    }
+    Ok(data_dir)
+}
+
+/// Root that would leave files to a data directory whose user cannot read them is refused.
+fn not_of_another_user(data_dir: &DataDir) -> Result<(), Failure> {
+    let path = data_dir.root().display().to_string();
+    data_dir.of_another_user().map_or(Ok(()), |uid| Err(Failure::missing(NodeError::OtherUser { path, uid })))
+}
+
+/// The store of `data_dir`: attached to while it runs, else started. `true`: it was started, and is to be stopped again.
+/// A private one that is not there is not made: who only looks would find a new, empty store in order.
+async fn store(common: &Common, config: &Config, data_dir: &DataDir) -> Result<(Postgres, bool), Failure> {
+    let options = common.database(config, data_dir.root());
+    if let Some(running) = Postgres::attach(options.clone()).await? {
+        return Ok((running, false));
+    }
+    not_of_another_user(data_dir)?;
+    if options.url.is_none() && !data_dir.root().join("pg").exists() {
+        return Err(Failure::missing(format!(
+            "there is no store in {}: name its data directory in --data-dir, or its DATABASE_URL; if it is lost, restore a \
+             backup, or `annals serve` makes a new one whose rows come from the log and which has no keys",
+            data_dir.root().display()
+        )));
+    }
+    Ok((Postgres::start(options).await?, true))
 }
 
 /// The server that runs on the data directory.

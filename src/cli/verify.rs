@@ -5,9 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Common, Failure, print};
+use super::{Common, Failure, existing, print, store};
 use crate::app::DataDir;
-use crate::db::Postgres;
 use crate::verify;
 
 #[derive(Debug, Args)]
@@ -24,14 +23,11 @@ pub(super) async fn run(common: &Common, args: &VerifyArgs) -> Result<ExitCode, 
     let config = common.load()?;
     let data_dir = DataDir::open(&common.data_dir)
         .map_err(|error| Failure::usage(format!("{}: {error}", common.data_dir.display())))?;
-    let options = common.database(&config, data_dir.root());
     let (postgres, started) = if args.log_only {
         (None, false)
     } else {
-        match Postgres::attach(options.clone()).await? {
-            Some(running) => (Some(running), false),
-            None => (Some(Postgres::start(options).await?), true),
-        }
+        let (postgres, started) = store(common, &config, &existing(common)?).await?;
+        (Some(postgres), started)
     };
     let report = verify::run(verify::Options {
         log_dir: data_dir.log(),

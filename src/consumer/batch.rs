@@ -79,7 +79,7 @@ impl<'a> Applier<'a> {
         let recorded: Vec<Timestamp> = frames.iter().map(|stored| stored.frame.recorded_at).collect();
         self.projection.prepare(self.writer, &recorded).await?;
         let (committed, heads) = match self.attempt(&moves, frames.clone(), false).await {
-            Err(BatchError::Database(error)) if is_about_data(&error) => {
+            Err(BatchError::Database(error)) if is_about_data(&error) || lost_its_month(&error) => {
                 tracing::warn!(error = %error, "Postgres rejects a batch for its data; looking for the event");
                 self.projection.forget();
                 self.projection.prepare(self.writer, &recorded).await?;
@@ -314,10 +314,18 @@ fn moves(
         .collect()
 }
 
+/// Whether the month of a row is gone again, dropped for its age since it was prepared: the row is not to blame, and
+/// trying again helps. A check that a row violates has a name; a missing partition has none.
+fn lost_its_month(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    error.code().is_some_and(|code| code == "23514") && error.constraint().is_none()
+}
+
 /// Whether Postgres blames the rows, so that trying again is of no use: cardinality (21), data (22), constraint (23)
 /// and program limits (54).
 fn is_about_data(error: &sqlx::Error) -> bool {
     match error {
+        error if lost_its_month(error) && !planted::armed("dropped_month_blames_the_row") => false,
         sqlx::Error::Database(error) => error
             .code()
             .is_some_and(|code| ["21", "22", "23", "54"].iter().any(|class| code.starts_with(class))),

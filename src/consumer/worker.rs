@@ -111,7 +111,7 @@ impl From<ReadError> for Stop {
             ReadError::Corrupt { .. } => Self::Corrupt(error.to_string()),
             ReadError::NotFound(_) => Self::Diverged(format!("{error}, although its checkpoint says so")),
             // The checkpoints may be past it all the same, and the reader alone was late: claiming again tells.
-            ReadError::Dropped { .. } | ReadError::Io { .. } => Self::Log(error),
+            ReadError::Dropped { .. } | ReadError::Io { .. } | ReadError::Write { .. } => Self::Log(error),
         }
     }
 }

@@ -140,6 +140,14 @@ pub enum ReadError {
         /// What the system said.
         cause: String,
     },
+    /// A copy could not be written.
+    #[error("cannot write {file}: {cause}")]
+    Write {
+        /// The file.
+        file: String,
+        /// What the system said.
+        cause: String,
+    },
     /// The bytes are not what was written.
     #[error("{file} is corrupt at byte {offset} (position {position}): {cause}")]
     Corrupt {

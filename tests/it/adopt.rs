@@ -148,6 +148,41 @@ async fn another_log_is_found_and_adopted_with_the_old_rows_as_history() {
     stop(&home, server);
 }
 
+#[test]
+fn where_no_store_is_none_is_made_by_looking() {
+    let home = Home::new();
+    std::fs::create_dir(home.data_dir()).unwrap();
+    for command in [&["log", "adopt"][..], &["log", "adopt", "--yes"], &["verify"], &["key", "list"]] {
+        let refused = home.annals(command);
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("there is no store in"), "{command:?}: {}", refused.stderr);
+        assert!(!home.data_dir().join("pg").exists(), "{command:?}");
+        assert!(!home.data_dir().join("log").exists(), "{command:?}");
+    }
+}
+
+#[test]
+fn root_takes_no_data_directory_away_from_its_user() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let home = Home::new();
+    let keys = home.data_dir().join("keys");
+    std::fs::create_dir_all(&keys).unwrap();
+    std::os::unix::fs::chown(&keys, Some(65_534), None).unwrap();
+    let free = ["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
+    let (backup, create) =
+        (["backup", "--to", "/nonexistent"], ["key", "create", "--name", "x", "--role", "admin"]);
+    for command in [&free[..], &backup, &create, &["key", "list"], &["verify"], &["log", "adopt"]] {
+        let refused = home.annals(command);
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("of user id 65534"), "{command:?}: {}", refused.stderr);
+    }
+    for made in ["log", "pg"] {
+        assert!(!home.data_dir().join(made).exists(), "{made}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_is_found_set_aside_and_never_gone_on_with() {
     let home = Home::new();
@@ -164,6 +199,12 @@ async fn an_older_copy_is_found_set_aside_and_never_gone_on_with() {
     copy_dir(&saved, &log);
     let server = home.serve_front(&[], &[]).await;
     diverged(&server).await;
+    // What could not be restored is no backup.
+    let place = home.path().join("backup");
+    let refused = home.annals(&["backup", "--to", place.to_str().unwrap()]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("store and log do not belong together"), "{}", refused.stderr);
+    assert!(!place.exists());
     stop(&home, server);
     let here = home.annals(&["log", "adopt"]);
     assert!(here.stdout.contains("is an older copy of log"), "{}", here.stdout);

@@ -374,6 +374,10 @@ async fn an_interrupted_backup_or_restore_is_never_taken_for_a_whole_one() {
     for command in [
         &["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"][..],
         &["key", "create", "--name", "x", "--role", "admin"],
+        &["key", "list"],
+        &["verify"],
+        &["log", "adopt"],
+        &["backup", "--to", text(&other.path().join("none"))],
     ] {
         let refused = other.annals(command);
         assert_eq!(refused.code, Some(3), "{}", refused.stderr);
@@ -381,7 +385,43 @@ async fn an_interrupted_backup_or_restore_is_never_taken_for_a_whole_one() {
     }
     let into_it = restore(&other, &whole);
     assert_eq!(into_it.code, Some(2));
-    assert!(into_it.stderr.contains("is not empty"), "{}", into_it.stderr);
+    assert!(into_it.stderr.contains("remove the directory and run"), "{}", into_it.stderr);
+    stop(&home, server);
+}
+
+/// Files and directories below `dir`.
+fn count(dir: &Path) -> usize {
+    let below = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    below.map(|path| 1 + if path.is_dir() { count(&path) } else { 0 }).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_fails_at_its_very_end_leaves_nothing() {
+    let home = Home::with_mounts();
+    let server = home.serve(&[]);
+    control(&home).await;
+    let (whole, disk) = (home.path().join("whole"), home.path().join("disk"));
+    let taken = back_up(&home, &whole);
+    assert_eq!(taken.code, Some(0), "{}", taken.stderr);
+    std::fs::create_dir(&disk).unwrap();
+    // Room for all files but the manifest; the disk itself counts as one.
+    let script = format!("mount -t tmpfs -o nr_inodes={} none \"$1\"", count(&whole));
+    home.mounts().run(&script, &[&disk]);
+    for to in [disk.clone(), disk.join("made")] {
+        let failed = back_up(&home, &to);
+        assert_eq!(failed.code, Some(3), "{}", failed.stderr);
+        assert!(failed.stderr.contains("No space left on device"), "{}", failed.stderr);
+        assert!(!failed.stderr.contains("stays behind"), "{}", failed.stderr);
+        assert_eq!(count(&home.seen(&disk)), 0, "what it wrote is removed: {}", failed.stderr);
+    }
+    home.mounts().run("mount -o remount,nr_inodes=4 \"$1\"", &[&disk]);
+    let failed = back_up(&home, &disk);
+    assert!(failed.stderr.contains("the log cannot be copied: cannot write "), "{}", failed.stderr);
+    let script = format!("mount -o remount,nr_inodes={} \"$1\"", count(&whole));
+    home.mounts().run(&script, &[&disk]);
+    let failed = back_up(&home, &disk);
+    let manifest = disk.join("manifest.json.new");
+    assert!(failed.stderr.contains(&format!("cannot write {}", manifest.display())), "{}", failed.stderr);
     stop(&home, server);
 }
 

@@ -12,9 +12,11 @@ use annals::event::{
     Facts, Kind, LaneClosed, LogCut, Personal, Requested, Retention, Started, Topic, TopicPartition,
 };
 use annals::log::embedded::{EmbeddedLog, Options};
-use annals::log::{Lanes, Log, Position, Receipt};
+use annals::log::{Frame, Lanes, Log, LogId, Position, Receipt};
+use annals::projection::{ApplyError, AuditProjection, Item, Projection};
 use annals::verify::{self, Report};
-use sqlx::{ConnectOptions, Connection};
+use futures::future::BoxFuture;
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::db::server::{TestServer, options};
 use crate::harness::{Caller, Home, PATIENCE};
@@ -303,6 +305,76 @@ async fn a_rebuild_says_what_the_log_cannot_give_any_more() {
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.rows.unwrap().not_compared, 0, "{report}");
     run.stop().await;
+    stand.stop().await;
+}
+
+/// The audit, whose old months are dropped each time right after they were made, as often as `left` says.
+struct Dropping {
+    inner: AuditProjection,
+    owner: PgPool,
+    left: AtomicI64,
+}
+
+impl Projection for Dropping {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+    fn version(&self) -> i32 {
+        self.inner.version()
+    }
+    fn topics(&self) -> &'static [Topic] {
+        self.inner.topics()
+    }
+    fn install<'a>(&'a self, owner: &'a PgPool) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        self.inner.install(owner)
+    }
+    fn prepare<'a>(
+        &'a self,
+        writer: &'a PgPool,
+        recorded: &'a [Timestamp],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            self.inner.prepare(writer, recorded).await?;
+            if !recorded.is_empty() && self.left.fetch_sub(1, Ordering::Relaxed) > 0 {
+                let before = SystemClock.now().plus_micros(-60 * DAY_MICROS);
+                AuditProjection::drop_months(&self.owner, before).await?;
+            }
+            Ok(())
+        })
+    }
+    fn forget(&self) {
+        self.inner.forget();
+    }
+    fn apply<'a>(
+        &'a self,
+        tx: &'a mut PgConnection,
+        log: LogId,
+        batch: &'a [Item],
+    ) -> BoxFuture<'a, Result<(), ApplyError>> {
+        self.inner.apply(tx, log, batch)
+    }
+    fn knows<'a>(
+        &'a self,
+        tx: &'a mut PgConnection,
+        log: LogId,
+        frames: &'a [Frame],
+    ) -> BoxFuture<'a, Result<Vec<bool>, sqlx::Error>> {
+        self.inner.knows(tx, log, frames)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn months_that_are_dropped_while_rows_come_for_them_blame_no_row() {
+    let (stand, past) = old_stand(100).await;
+    past.calls(30).await;
+    let projection =
+        Dropping { inner: AuditProjection::new(), owner: stand.owner.clone(), left: AtomicI64::new(6) };
+    let run = stand.worker_on(Arc::new(projection), "w1", true, |options| options.projection.loops = 1);
+    stand.caught_up().await;
+    run.stop().await;
+    assert_eq!(stand.count("SELECT count(*) FROM annals.parked").await, 0);
+    let report = verify(&stand).await;
+    assert!(report.is_clean(), "{report}");
     stand.stop().await;
 }
 

@@ -5,10 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::super::{existing, print, server};
+use super::super::{existing, print, server, store};
 use super::{Common, Failure};
 use crate::app::{AdoptError, DataDir, Divergence, adopt, diagnose};
-use crate::db::Postgres;
 use crate::event::AdoptionReason;
 
 #[derive(Debug, Args)]
@@ -38,11 +37,7 @@ pub(super) async fn run(common: &Common, args: &AdoptArgs) -> Result<ExitCode, F
             data_dir.root().display()
         )));
     }
-    let options = common.database(&config, data_dir.root());
-    let (postgres, started) = match Postgres::attach(options.clone()).await? {
-        Some(running) => (running, false),
-        None => (Postgres::start(options).await?, true),
-    };
+    let (postgres, started) = store(common, &config, &data_dir).await?;
     let found = diagnose(&data_dir, &postgres).await;
     if started {
         postgres.stop().await?;

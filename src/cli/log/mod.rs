@@ -43,8 +43,10 @@ fn open(common: &Common) -> Result<Scanner, Failure> {
 fn unreadable(error: ReadError) -> Failure {
     match error {
         ReadError::Corrupt { .. } => Failure { code: 1, message: error.to_string() },
-        ReadError::Io { .. } | ReadError::Dropped { .. } | ReadError::NotFound(_) | ReadError::Closed => {
-            Failure::missing(error)
-        }
+        ReadError::Io { .. }
+        | ReadError::Write { .. }
+        | ReadError::Dropped { .. }
+        | ReadError::NotFound(_)
+        | ReadError::Closed => Failure::missing(error),
     }
 }

@@ -105,11 +105,11 @@ pub fn durable_end(dir: &Path) -> Result<(LogId, Position), ReadError> {
 /// see [`check_copy`]. While the log is in use, [`Keep::segments`] must be held since before `end` was read.
 ///
 /// # Errors
-/// [`ReadError::Corrupt`] when a segment is shorter than the log says; [`ReadError::Io`], also for writing.
+/// [`ReadError::Corrupt`] when a segment is shorter than the log says; [`ReadError::Io`]; [`ReadError::Write`].
 pub fn copy(from: &Path, to: &Path, log: LogId, end: Position) -> Result<Vec<CopiedFile>, ReadError> {
     let (source, target) = (Storage::new(from), Storage::new(to));
     let at = |storage: &Storage, name: &str| storage.display(name);
-    target.create_dir().map_err(|error| io_error(to.display().to_string(), &error))?;
+    target.create_dir().map_err(|error| write_error(to.display().to_string(), &error))?;
     let identity = source.read(IDENTITY).map_err(|error| io_error(at(&source, IDENTITY), &error))?;
     let identity = identity.unwrap_or_default();
     let bases = segment::bases(&source).map_err(|error| io_error(from.display().to_string(), &error))?;
@@ -125,17 +125,21 @@ pub fn copy(from: &Path, to: &Path, log: LogId, end: Position) -> Result<Vec<Cop
         small.extend(found.map(|bytes| (name, bytes)));
     }
     for (name, bytes) in small {
-        target.replace(name, &bytes).map_err(|error| io_error(at(&target, name), &error))?;
+        target.replace(name, &bytes).map_err(|error| write_error(at(&target, name), &error))?;
         let sha256 = crate::base::sha256_hex(&bytes);
         files.push(CopiedFile { file: name.to_owned(), bytes: bytes.len() as u64, sha256 });
     }
     Ok(files)
 }
 
+fn write_error(file: String, error: &io::Error) -> ReadError {
+    ReadError::Write { file, cause: error.to_string() }
+}
+
 fn copy_segment(source: &Storage, target: &Storage, base: u64, bytes: u64) -> Result<CopiedFile, ReadError> {
     let name = segment::name(base);
     let read_failed = |error: io::Error| io_error(source.display(&name), &error);
-    let write_failed = |error: io::Error| io_error(target.display(&name), &error);
+    let write_failed = |error: io::Error| write_error(target.display(&name), &error);
     let short = |offset: u64, cause: &str| ReadError::Corrupt {
         file: source.display(&name),
         offset,

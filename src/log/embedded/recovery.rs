@@ -67,7 +67,9 @@ impl From<ReadError> for OpenError {
             ReadError::Corrupt { file, offset, cause, .. } => {
                 Self::Corrupt { file: file.into(), offset, cause }
             }
-            ReadError::Io { file, cause } => Self::Io { file: file.into(), cause },
+            ReadError::Io { file, cause } | ReadError::Write { file, cause } => {
+                Self::Io { file: file.into(), cause }
+            }
             other @ (ReadError::Dropped { .. } | ReadError::NotFound(_) | ReadError::Closed) => {
                 Self::Io { file: PathBuf::new(), cause: other.to_string() }
             }
