@@ -748,3 +748,45 @@ async fn an_ack_never_stands_for_a_lock_that_was_lost() {
     );
     assert_eq!(all(&other, &options, 1).await, [kept]);
 }
+
+#[tokio::test]
+async fn a_shortage_that_ends_without_room_to_tell_of_it_is_told_later() {
+    let dir = TempDir::new().unwrap();
+    let options = Options { segment_bytes: 16 * 1024, in_flight_bytes_max: 64 * 1024, ..options(&dir) };
+    let full = Arc::new(AtomicBool::new(false));
+    let mut played = Played::open(&options, {
+        let full = full.clone();
+        Arc::new(move |operation| match operation {
+            Operation::Allocate { .. } if full.load(Ordering::SeqCst) => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        })
+    });
+    let mut outages = watched(&played.log);
+    let ack = send(&played.log, frame(0, 0, 10)).await;
+    full.store(true, Ordering::SeqCst);
+    played.turn();
+    within(ack).await.unwrap();
+    played.help();
+    let held = played.log.reserve(1, 9_000).await.unwrap();
+    let error = played.log.reserve(1, 9_000).await.unwrap_err();
+    assert!(matches!(error, AppendError::Refused(Refusal::Full(_))), "{error:?}");
+    full.store(false, Ordering::SeqCst);
+    // Asking has it tried again, after a moment.
+    within(async {
+        while outages.is_empty() && played.log.reserve(1, 9_000).now_or_never().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    played.help();
+    assert_eq!(outages.try_recv().ok().map(|(outage, _)| outage), None, "there is no room to tell of it");
+    drop(held);
+    for seq in 1..4 {
+        played.append(frame(0, seq, 7_000)).await;
+    }
+    played.help();
+    let (outage, room) = outages.try_recv().unwrap();
+    assert_eq!((outage.cause, room.bytes()), (GapCause::NoSpace, GAP_BYTES));
+}
