@@ -17,6 +17,13 @@ pub(super) fn make(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(made)
 }
 
+/// Whether `dir` is on another device than the directory above it. Not when that cannot be told.
+pub(super) fn is_mount_point(dir: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|found| found.dev());
+    let differs = |dir: PathBuf| Some(device(&dir)? != device(dir.parent()?)?);
+    dir.canonicalize().ok().and_then(differs).unwrap_or(false)
+}
+
 /// Makes the name of `dir` durable.
 pub(super) fn sync_above(dir: &Path) -> io::Result<()> {
     let parent = dir.parent().unwrap_or(dir);

@@ -147,16 +147,24 @@ impl Storage {
         }
         // The process that made it may have died before this.
         match self.sync_above(&self.dir) {
-            // Then it was made by someone else: as a mount point, or by an administrator.
+            // Then it was made by someone else: by an administrator, or as a mount point, of which alone it is true that the
+            // directory above takes no writes and this one does.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-                ) =>
+                if error.kind() == io::ErrorKind::ReadOnlyFilesystem
+                    && (self.is_mount_point() || planted::armed("read_only_parent_believed")) =>
             {
                 Ok(())
             }
             result => result,
+        }
+    }
+
+    fn is_mount_point(&self) -> bool {
+        match &self.medium {
+            Medium::Directory => directory::is_mount_point(&self.dir),
+            #[cfg(test)]
+            Medium::Simulated(_) => false,
         }
     }
 
