@@ -7,7 +7,6 @@ use uuid::Uuid;
 use crate::event::{
     Event, Facts, Gap, LaneClosed, LaneHead, Personal, Retention, Started, Stopping, SystemCheckpoint, Topic,
 };
-use crate::log::embedded::Outage;
 use crate::log::{Lanes, LogId, Receipt, RecordError, Refusal, Reservation};
 
 /// A lane that a dead incarnation left open.
@@ -33,12 +32,10 @@ fn event(lanes: &Lanes, facts: &Facts) -> Result<Event, RecordError> {
 /// before this returns its future, so that it stands before all that is accepted afterwards.
 pub(super) fn gap(
     lanes: &Lanes,
-    outage: Outage,
+    gap: Gap,
     room: Reservation,
 ) -> impl Future<Output = Result<Receipt, RecordError>> + Send + use<> {
-    let Outage { cause, detail, began_at, ended_at, refused, rewritten } = outage;
-    let facts = Facts::Gap(Gap { cause, detail, began_at, ended_at, refused, rewritten });
-    let recorded = event(lanes, &facts).map(|event| lanes.record_in(room, event));
+    let recorded = event(lanes, &Facts::Gap(gap)).map(|event| lanes.record_in(room, event));
     async move { recorded?.await }
 }
 

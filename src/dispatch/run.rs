@@ -15,7 +15,7 @@ use super::record::{CallRecord, Ending, OUTCOME_EXTRA_BYTES};
 use super::{Answer, CallRequest, Dispatch, Inner};
 use crate::auth::Persona;
 use crate::base::{Category, clip, nearest, planted};
-use crate::log::{RecordError, Refusal, Reservation};
+use crate::log::{Receipt, RecordError, Refusal, Reservation};
 use crate::tools::{CallContext, Prepared, Tool, ToolError, ToolResult};
 
 /// How long a tool may take to wind down after it was told to stop; then it is dropped.
@@ -182,8 +182,8 @@ async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) 
     conclude(&inner, &record, room, ended).await
 }
 
-/// The intent may be written, late: then this end follows it. The order is fixed here, so nobody needs to wait.
-fn end_unstarted(inner: &Inner, record: &CallRecord, mut room: Reservation) {
+/// The intent may be written, late: then this end follows it, and nobody needs to wait for that.
+fn end_unstarted(inner: &Inner, record: &CallRecord, room: Reservation) {
     if planted::armed("uncertain_intent_left_open") {
         return;
     }
@@ -193,16 +193,32 @@ fn end_unstarted(inner: &Inner, record: &CallRecord, mut room: Reservation) {
         "The audit log did not take the call in time; nothing was run.",
         "Retry later.",
     );
-    let now = inner.lanes.clock().now();
-    let event = record.terminal(inner.lanes.draft(), now, &Ending::Failed(&error), room.bytes());
-    let Some(reserved) = event.as_ref().and_then(|event| room.take(event.body.len() as u64)) else { return };
-    let Some(event) = event else { return };
-    let recorded = inner.lanes.record_in(reserved, event);
-    inner.tasks.spawn("end of a call that was not started", async move {
-        if let Err(cause) = recorded.await {
-            tracing::debug!(cause = %cause, "the end of a call that was not started may be written late");
+    match send_end(inner, record, room, &Ending::Failed(&error)) {
+        Ok(recorded) => {
+            inner.tasks.spawn("end of a call that was not started", async move {
+                if let Err(cause) = recorded.await {
+                    tracing::debug!(cause = %cause, "the end of a call that was not started may be written late");
+                }
+            });
         }
-    });
+        Err(cause) => tracing::error!(cause, "a call that was not started has no end on the log"),
+    }
+}
+
+/// Hands over how the call ended, in the room that was set aside for it. Its place in the lane is fixed when this returns;
+/// it is durable when the result is awaited.
+fn send_end(
+    inner: &Inner,
+    record: &CallRecord,
+    mut room: Reservation,
+    ending: &Ending<'_>,
+) -> Result<impl Future<Output = Result<Receipt, RecordError>> + Send + use<>, &'static str> {
+    let now = inner.lanes.clock().now();
+    let event = record.terminal(inner.lanes.draft(), now, ending, room.bytes());
+    let event = event.ok_or("the event has no form")?;
+    let reserved = room.take(event.body.len() as u64);
+    let reserved = reserved.ok_or("the room set aside for the outcome is too small")?;
+    Ok(inner.lanes.record_in(reserved, event))
 }
 
 /// What became of the tool.
@@ -251,21 +267,17 @@ async fn drive(
 }
 
 /// Records how the call ended. Until that is durable nothing of the result leaves.
-async fn conclude(inner: &Inner, record: &CallRecord, mut room: Reservation, ended: Ended) -> Answer {
+async fn conclude(inner: &Inner, record: &CallRecord, room: Reservation, ended: Ended) -> Answer {
     let ending = match &ended {
         Ended::Completed(result) => Ending::Completed(result),
         Ended::Failed(error) => Ending::Failed(error),
         Ended::TimedOut(error) => Ending::TimedOut(error),
         Ended::Cancelled(error) => Ending::Cancelled(error),
     };
-    let now = inner.lanes.clock().now();
-    let Some(event) = record.terminal(inner.lanes.draft(), now, &ending, room.bytes()) else {
-        return unrecorded("the event has no form");
+    let recorded = match send_end(inner, record, room, &ending) {
+        Ok(recorded) => recorded,
+        Err(cause) => return unrecorded(cause),
     };
-    let Some(reserved) = room.take(event.body.len() as u64) else {
-        return unrecorded("the room set aside for the outcome is too small");
-    };
-    let recorded = inner.lanes.record_in(reserved, event);
     if planted::armed("answer_before_outcome") {
         drop(recorded);
     } else if let Err(cause) = recorded.await {

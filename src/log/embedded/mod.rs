@@ -63,11 +63,11 @@ use super::{
 };
 use crate::base::Clock;
 use crate::config;
-use crate::event::{AckCheck, AckClass, TopicPartition};
+use crate::event::{AckCheck, AckClass, Gap, TopicPartition};
 
 pub use copy::{CopiedFile, Held, Keep, OpenLanes, check_copy, copy, durable_end, open_lanes};
 pub use metrics::{OutageLabels, Stats};
-pub use outage::{GAP_BYTES, OnRecovery, Outage};
+pub use outage::{GAP_BYTES, OnRecovery};
 pub use recovery::{OpenError, Recovered, UnclosedLane};
 pub use retention::DropError;
 pub use scanner::{Scanned, ScannedItem, ScannedSegment, Scanner};
@@ -525,7 +525,7 @@ impl Shared {
     }
 
     /// Room for one record is set aside for who is told.
-    fn tell(&self, outage: Outage) {
+    fn tell(&self, outage: Gap) {
         let room = Reservation::new(self.room.clone(), 1, GAP_BYTES);
         match self.on_recovery.get() {
             Some(on_recovery) => on_recovery(outage, room),

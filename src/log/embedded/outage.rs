@@ -3,31 +3,12 @@
 use std::fmt;
 use std::io;
 
-use crate::base::Timestamp;
-use crate::event::GapCause;
+use crate::event::{Gap, GapCause};
 use crate::log::Reservation;
-
-/// The log could not write from one moment to another. Nothing that was acknowledged is lost, and all that was sequenced
-/// before or meanwhile is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outage {
-    /// What kind of trouble it was, as first seen.
-    pub cause: GapCause,
-    /// What the system said.
-    pub detail: String,
-    /// When it was noticed.
-    pub began_at: Timestamp,
-    /// When everything was written.
-    pub ended_at: Timestamp,
-    /// Reservations that were refused.
-    pub refused: u64,
-    /// Records that were written late: sequenced before or meanwhile, and not acknowledged in time.
-    pub rewritten: u64,
-}
 
 /// Called on the writer's thread when an outage is over, before anything new is accepted, with room for one record of
 /// [`GAP_BYTES`] that tells of it. It must not block.
-pub type OnRecovery = Box<dyn Fn(Outage, Reservation) + Send + Sync>;
+pub type OnRecovery = Box<dyn Fn(Gap, Reservation) + Send + Sync>;
 
 /// Body bytes of the record that tells of an outage.
 pub const GAP_BYTES: u64 = 8 * 1024;

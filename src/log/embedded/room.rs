@@ -13,8 +13,9 @@ use tokio::sync::Notify;
 use super::allocate::{Job, Prepared};
 use super::frame::{EVENT_OVERHEAD_BYTES, LANE_BYTES};
 use super::metrics::Stats;
-use super::outage::{Fault, GAP_BYTES, Outage};
+use super::outage::{Fault, GAP_BYTES};
 use crate::base::{Clock, Timestamp, planted};
+use crate::event::Gap;
 use crate::log::{AppendError, Refusal, RoomKeeper};
 
 /// A record costs its frame, and may add one lane to the next header.
@@ -251,7 +252,7 @@ impl Room {
 
     /// The allocating thread is done. When something was refused before, gives what is to be told of that, and room for one
     /// record of [`GAP_BYTES`] is set aside for who calls.
-    pub(super) fn prepared(&self, result: Result<Prepared, Fault>) -> Option<Outage> {
+    pub(super) fn prepared(&self, result: Result<Prepared, Fault>) -> Option<Gap> {
         let at = self.clock.monotonic();
         let mut state = self.lock();
         let mut over = None;
@@ -286,7 +287,7 @@ impl Room {
         }
         drop(state);
         self.changed.notify_one();
-        over.map(|Shortage { cause: Fault { cause, detail }, began_at, refused }| Outage {
+        over.map(|Shortage { cause: Fault { cause, detail }, began_at, refused }| Gap {
             cause,
             detail,
             began_at,

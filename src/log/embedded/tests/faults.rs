@@ -9,13 +9,13 @@ use futures::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
-use crate::event::GapCause;
+use crate::event::{Gap, GapCause};
 use crate::log::embedded::allocate::{self, Job};
 use crate::log::embedded::writer::{Command, Writer};
-use crate::log::embedded::{GAP_BYTES, Outage, OutageLabels, Parts, let_go, storage};
+use crate::log::embedded::{GAP_BYTES, OutageLabels, Parts, let_go, storage};
 use crate::log::{AppendError, Health, Refusal, Reservation};
 
-type Outages = UnboundedReceiver<(Outage, Reservation)>;
+type Outages = UnboundedReceiver<(Gap, Reservation)>;
 
 /// Bounded, so that a broken log fails a test instead of hanging it.
 async fn within<T>(work: impl Future<Output = T>) -> T {
@@ -35,7 +35,7 @@ fn open_watched(options: &Options) -> (Arc<EmbeddedLog>, Outages) {
 }
 
 /// An outage is over, and the log accepts again.
-async fn over(outages: &mut Outages, log: &EmbeddedLog) -> (Outage, Reservation) {
+async fn over(outages: &mut Outages, log: &EmbeddedLog) -> (Gap, Reservation) {
     let told = within(outages.recv()).await.unwrap();
     within(async {
         while log.health() != Health::Accepting {
@@ -96,37 +96,30 @@ fn is_segment(file: &str) -> bool {
     file.ends_with(".seg")
 }
 
+fn writes_segment(operation: &Operation) -> bool {
+    matches!(operation, Operation::Write { file, .. } if is_segment(file))
+}
+
+fn syncs_segment(operation: &Operation) -> bool {
+    matches!(operation, Operation::SyncData { file } if is_segment(file))
+}
+
 const FAILURES: [Failure; 6] = [
+    Failure { hit: writes_segment, error: || errno(5), cause: GapCause::Io, told: "cannot write 0" },
+    Failure { hit: syncs_segment, error: || errno(5), cause: GapCause::Io, told: "cannot sync 0" },
     Failure {
-        hit: |operation| matches!(operation, Operation::Write { file, .. } if is_segment(file)),
-        error: || errno(5),
-        cause: GapCause::Io,
-        told: "cannot write 0",
-    },
-    Failure {
-        hit: |operation| matches!(operation, Operation::SyncData { file } if is_segment(file)),
-        error: || errno(5),
-        cause: GapCause::Io,
-        told: "cannot sync 0",
-    },
-    Failure {
-        hit: |operation| matches!(operation, Operation::Write { file, .. } if is_segment(file)),
+        hit: writes_segment,
         error: || io::Error::new(io::ErrorKind::WriteZero, "failed to write whole buffer"),
         cause: GapCause::ShortWrite,
         told: "failed to write whole buffer",
     },
     Failure {
-        hit: |operation| matches!(operation, Operation::Write { file, .. } if is_segment(file)),
+        hit: writes_segment,
         error: || errno(28),
         cause: GapCause::NoSpace,
         told: "No space left on device",
     },
-    Failure {
-        hit: |operation| matches!(operation, Operation::SyncData { file } if is_segment(file)),
-        error: || errno(122),
-        cause: GapCause::NoSpace,
-        told: "quota exceeded",
-    },
+    Failure { hit: syncs_segment, error: || errno(122), cause: GapCause::NoSpace, told: "quota exceeded" },
     Failure {
         hit: |operation| matches!(operation, Operation::Write { file, .. } if file == "watermark"),
         error: || errno(30),
@@ -161,7 +154,7 @@ async fn a_failure_that_passes_is_told_and_nobody_else_notices() {
         left.store(1, Ordering::SeqCst);
         written.push(append(&log, frame(0, 1, 10)).await);
         let (outage, room) = over(&mut outages, &log).await;
-        let Outage { cause, detail, refused, rewritten, began_at, ended_at } = outage;
+        let Gap { cause, detail, refused, rewritten, began_at, ended_at } = outage;
         assert_eq!((cause, refused, rewritten), (failure.cause, 0, 1));
         assert!(detail.contains(failure.told), "{detail}");
         assert!(began_at <= ended_at);

@@ -228,8 +228,7 @@ impl Writer {
     }
 
     fn fits(&self, record: &Record) -> bool {
-        let limit = self.active.as_ref().map_or(0, |active| self.tracker.base() + active.bytes);
-        self.position + record.frame_bytes() <= limit
+        record.frame_bytes() <= self.rest()
     }
 
     /// Makes the batch durable and acknowledges it.

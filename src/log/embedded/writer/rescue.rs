@@ -13,9 +13,9 @@ use std::time::Instant;
 
 use super::{Active, Writer, check_standing, watermark_fault};
 use crate::base::{Timestamp, planted};
-use crate::event::GapCause;
+use crate::event::{Gap, GapCause};
 use crate::log::Refusal;
-use crate::log::embedded::outage::{Fault, Outage};
+use crate::log::embedded::outage::Fault;
 use crate::log::embedded::segment::{self, PREPARED, RESCUED};
 use crate::log::embedded::small::{IDENTITY, WATERMARK, Watermark, decode_identity, encode_identity};
 use crate::log::embedded::storage::{Standing, Storage, WriteFile};
@@ -194,7 +194,7 @@ impl Writer {
         let room = room_for_gap(&self.shared);
         self.shared.vigil.suspended(false);
         self.shared.publish(self.durable);
-        let outage = Outage {
+        let outage = Gap {
             cause: trouble.cause,
             detail: trouble.detail,
             began_at: trouble.began_at,

@@ -8,7 +8,7 @@ mod model;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use self::life::{Life, Tally};
 use crate::log::embedded::storage::simulated::Moment;
@@ -41,10 +41,15 @@ fn live(seed: u64, traced: bool) -> Result<Tally, String> {
 /// Lives through seeds, from `first` on, until there were `wanted` crashes; all processors take part.
 fn survive(first: u64, wanted: u64) -> Tally {
     let (next, total) = (AtomicU64::new(first), Mutex::new(Tally::default()));
+    // One failure is enough: the others stop.
+    let failed = AtomicBool::new(false);
     let work = || -> Result<(), (u64, String)> {
-        while total.lock().unwrap().crashes < wanted {
+        while !failed.load(Ordering::Relaxed) && total.lock().unwrap().crashes < wanted {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            let tally = live(seed, false).map_err(|cause| (seed, cause))?;
+            let tally = live(seed, false).map_err(|cause| {
+                failed.store(true, Ordering::Relaxed);
+                (seed, cause)
+            })?;
             total.lock().unwrap().add(&tally);
         }
         Ok(())
