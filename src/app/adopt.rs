@@ -228,7 +228,7 @@ fn set_aside(data_dir: &DataDir, divergence: &Divergence) -> Result<PathBuf, Ado
 async fn follow(bench: &Workbench, divergence: &Divergence) -> Result<(), AdoptError> {
     let log = bench.lanes().log().id();
     let pool = bench.postgres().pool(Role::Writer);
-    let mut tx = pool.begin().await?;
+    let mut tx = db::begin(&pool).await?;
     let checkpoints: Vec<OldCheckpoint> =
         standings(&mut tx).await?.iter().filter_map(Standing::to_fact).collect();
     let keys = list_adoptable(&mut tx).await?;

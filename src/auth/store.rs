@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::keys::{KeyRecord, Keys, mint};
 use super::{Personas, Principal};
 use crate::base::{Clock, Timestamp, nearest, sha256, sha256_hex};
+use crate::db;
 use crate::event::{Draft, Facts, KeptKey, KeyCreated, KeyRevoked, Personal};
 use crate::outbox::{Outbox, PublishError};
 
@@ -156,7 +157,7 @@ impl KeyStore {
         let key = mint();
         let now = self.clock.now();
         let key_id = Uuid::new_v4();
-        let mut tx = self.pool.begin().await?;
+        let mut tx = db::begin(&self.pool).await?;
         let known: Option<String> = sqlx::query_scalar(
             "SELECT subject_id FROM annals.api_keys WHERE user_name = $1 ORDER BY created_at LIMIT 1",
         )
@@ -241,7 +242,7 @@ impl KeyStore {
     /// [`KeyError`].
     pub async fn revoke(&self, actor: &Principal, key_id: Uuid) -> Result<(), KeyError> {
         let now = self.clock.now();
-        let mut tx = self.pool.begin().await?;
+        let mut tx = db::begin(&self.pool).await?;
         let updated: Option<String> = sqlx::query_scalar(
             "UPDATE annals.api_keys SET revoked_at = $2 WHERE key_id = $1 AND revoked_at IS NULL RETURNING user_name",
         )

@@ -11,6 +11,7 @@ use super::lease::{self, Checkpoint, Identity, Move, Owned};
 use super::sort::{Finding, LaneKey, Parked, Sorted, lane_of, sort};
 use super::state::{self, OnceEntry};
 use crate::base::{Timestamp, planted};
+use crate::db;
 use crate::event::{Decoded, TopicPartition};
 use crate::log::{Frame, LogStart, Stored};
 use crate::projection::{ApplyError, Item, Projection};
@@ -115,7 +116,7 @@ impl<'a> Applier<'a> {
             let mut connection = self.writer.acquire().await?;
             lease::advance(&mut connection, self.me, moves).await?;
         }
-        let mut tx = self.writer.begin_with(sqlx::AssertSqlSafe(begin)).await?;
+        let mut tx = db::begin_with(self.writer, begin).await?;
         // First, so that a worker that lost its lease does nothing else, and nobody takes a lease while it works.
         if !planted::armed("checkpoint_outside_tx") && !lease::advance(&mut tx, self.me, moves).await? {
             return Err(BatchError::Fenced);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use sqlx::{PgConnection, PgPool, Row};
 use uuid::Uuid;
 
+use crate::db;
 use crate::event::{Link, TopicPartition};
 use crate::log::{LogId, Position};
 
@@ -63,7 +64,7 @@ pub(super) async fn claim(
     targets: &[TopicPartition],
 ) -> Result<Claimed, sqlx::Error> {
     let (topics, partitions) = arrays(targets);
-    let mut tx = pool.begin().await?;
+    let mut tx = db::begin(pool).await?;
     sqlx::query(
         "INSERT INTO annals.checkpoints (projection, version, topic, partition, log_id, epoch)
          SELECT $1, $2, t.topic, t.partition, $3, 0

@@ -15,11 +15,13 @@ mod role;
 mod run_as;
 mod sample;
 mod socket_dir;
+mod transaction;
 
 pub use dump::{Versions, is_taken, schema_version};
 pub use error::{Error, ErrorKind, is_transient};
 pub use role::Role;
 pub use sample::harden_sample;
+pub use transaction::{begin, begin_with};
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::Outbox;
 use crate::base::planted;
+use crate::db;
 use crate::event::{Event, Topic, TopicPartition, UnknownTopic, partition_of};
 use crate::log::{Lanes, RecordError};
 
@@ -65,7 +66,7 @@ pub async fn relay(relay: Relay, stop: CancellationToken) {
 
 /// One transaction: the rows are locked, appended, deleted. Returns how many.
 async fn pass(relay: &Relay) -> Result<usize, RelayError> {
-    let mut tx = relay.pool.begin().await?;
+    let mut tx = db::begin(&relay.pool).await?;
     let active: bool =
         sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)").bind(LOCK).fetch_one(&mut *tx).await?;
     if !active {

@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 use sqlx::postgres::{PgConnection, PgPool};
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::{AssertSqlSafe, Row};
 
+use crate::db;
 use draw::Draw;
 use sales::Sales;
 use table::Table;
@@ -78,8 +79,7 @@ impl Error {
 /// # Errors
 /// [`Error`] names what failed; nothing is changed then.
 pub async fn ensure(owner: &PgPool) -> Result<Loaded, Error> {
-    let mut connection = owner.acquire().await.map_err(Error::of("connect"))?;
-    let mut transaction = connection.begin().await.map_err(Error::of("begin"))?;
+    let mut transaction = db::begin(owner).await.map_err(Error::of("begin"))?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)")
         .bind(LOCK)
         .execute(&mut *transaction)

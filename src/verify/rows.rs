@@ -14,6 +14,7 @@ use super::report::{FINDINGS_MAX, Finding, FindingKind, Rows};
 use crate::base::{Timestamp, planted};
 use crate::consumer::REJECTED;
 use crate::consumer::lane::{Head, Verdict};
+use crate::db;
 use crate::event::{Decoded, Link, RowsCut, TopicPartition};
 use crate::log::embedded::Scanner;
 use crate::log::{LogId, LogStart, Position, Stored};
@@ -107,7 +108,8 @@ type Place = (TopicPartition, i64);
 impl RowCheck {
     /// Takes the snapshot. Must come before the log is opened, so that every event that was applied is seen.
     pub(super) async fn begin(pool: &PgPool) -> Result<Self, sqlx::Error> {
-        let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut tx =
+            db::begin_with(pool, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned()).await?;
         // The role's limit is for people's queries.
         sqlx::raw_sql("SET LOCAL statement_timeout = 0").execute(&mut *tx).await?;
         let installed: bool =

@@ -32,7 +32,7 @@ async fn until(stand: &Stand, sql: &'static str, wanted: i64) {
 async fn a_row_that_cannot_be_relayed_holds_the_later_ones_and_repeats_no_earlier_one() {
     let stand = Stand::start().await;
     let outbox = Outbox::new();
-    let mut tx = stand.writer.begin().await.unwrap();
+    let mut tx = annals::db::begin(&stand.writer).await.unwrap();
     for _ in 0..3 {
         let key_id = Uuid::new_v4();
         let facts = Facts::KeyRevoked(KeyRevoked {

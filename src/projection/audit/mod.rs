@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::{ApplyError, INSTALL_LOCK_TIMEOUT, Item, Projection};
 use crate::base::Timestamp;
+use crate::db;
 use crate::event::Topic;
 use crate::log::{Frame, LogId};
 
@@ -60,7 +61,7 @@ impl Audit {
     }
 
     async fn create(&self, owner: &PgPool) -> Result<(), sqlx::Error> {
-        let mut tx = owner.begin().await?;
+        let mut tx = db::begin(owner).await?;
         let lock = format!(
             "SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock(hashtextextended('annals.projection.{}', 0))",
             INSTALL_LOCK_TIMEOUT.as_millis(),

@@ -6,4 +6,5 @@ mod roles;
 mod run_as;
 mod sample;
 pub(crate) mod server;
+mod transaction;
 mod trouble;

@@ -189,7 +189,7 @@ async fn a_new_month_gets_its_partitions_while_somebody_reads() {
     stand.call("s1", Some(Kind::ToolCallCompleted)).await;
     stand.caught_up().await;
     let reader = stand.server.postgres.pool(annals::db::Role::Reader);
-    let mut reading = reader.begin().await.unwrap();
+    let mut reading = annals::db::begin(&reader).await.unwrap();
     sqlx::query("SELECT FROM audit_v1.audit_events, audit_v1.audit_personal")
         .fetch_all(&mut *reading)
         .await

@@ -109,7 +109,7 @@ async fn each_kind_of_touched_row_is_found_at_its_position() {
     let second = receipts[1].position.0;
     let forgeries = [edits(second), additions(second)].concat();
     for (sql, kind, position, detail) in &forgeries {
-        let mut tx = forger.begin().await.unwrap();
+        let mut tx = annals::db::begin(&forger).await.unwrap();
         let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.as_str())).execute(&mut *tx).await.unwrap();
         assert_ne!(done.rows_affected(), 0, "{sql}");
         tx.commit().await.unwrap();
