@@ -159,6 +159,7 @@ impl Auth {
             source: presented.source.into(),
             route: clip(presented.route, ROUTE_BYTES_MAX).to_owned(),
             count: 1,
+            window: None,
         });
         let personal = Personal {
             user_name: refused.key.as_ref().map(|key| key.user_name.clone()),

@@ -121,6 +121,9 @@ impl Keys {
             Facts::KeyRevoked(revoked) => self.change(|snapshot| snapshot.revoke(revoked.key_id)),
             Facts::Requested(_)
             | Facts::Terminal(..)
+            | Facts::RequestRefused(_)
+            | Facts::SessionStarted(_)
+            | Facts::SessionEnded(_)
             | Facts::AuthFailed(_)
             | Facts::AuditQueried(_)
             | Facts::BackupTaken(_)

@@ -65,6 +65,7 @@ impl CallRecord {
             toolkit_kind: definition.map(|definition| definition.toolkit_kind.to_owned()),
             connection: connection.map(|name| clip(name, TOOL_NAME_BYTES_MAX).to_owned()),
             definition_sha256: definition.map(|definition| definition.sha256.clone()),
+            trace_id: None,
             arguments_level: if kept { ArgumentsLevel::Arguments } else { ArgumentsLevel::Metadata },
             arguments_sha256: sha256_hex(text.as_bytes()),
             arguments_bytes: text.len() as u64,
@@ -113,6 +114,7 @@ impl CallRecord {
             content_blocks: u32::from(result.is_some()),
             result_sha256: result.map(|result| sha256_hex(&result.structured)),
             error: error.map(|error| Failure { category: error.category, code: error.code.to_owned() }),
+            effect: None,
         };
         let facts = Facts::Terminal(kind, Terminal { call: self.call.clone(), authorized, outcome });
         let mut personal = self.personal.clone();

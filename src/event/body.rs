@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::facts::{AckCheck, AckClass, Gap, Retention, Started, Stopping, SystemCheckpoint, Terminal};
 use super::facts::{AuditQueried, AuthFailed, Common, Facts, KeyCreated, KeyRevoked, LaneClosed, Requested};
-use super::facts::{BackupTaken, LogAdopted};
+use super::facts::{BackupTaken, LogAdopted, RequestRefused, SessionEnded, SessionStarted};
 use super::{Kind, Personal, PersonalAlg, Topic, TopicPartition, UnknownKind, partition_of};
 use crate::base::{Timestamp, sha256_hex};
 
@@ -149,6 +149,9 @@ impl Draft {
         let body = match facts {
             Facts::Requested(facts) => write.with(facts),
             Facts::Terminal(_, facts) => write.with(facts),
+            Facts::RequestRefused(facts) => write.with(facts),
+            Facts::SessionStarted(facts) => write.with(facts),
+            Facts::SessionEnded(facts) => write.with(facts),
             Facts::AuthFailed(facts) => write.with(facts),
             Facts::KeyCreated(facts) => write.with(facts),
             Facts::KeyRevoked(facts) => write.with(facts),
@@ -303,7 +306,12 @@ fn read_facts(kind: Kind, raw: &str) -> Result<Facts, serde_json::Error> {
         | Kind::ToolCallFailed
         | Kind::ToolCallDenied
         | Kind::ToolCallTimedOut
-        | Kind::ToolCallCancelled => Facts::Terminal(kind, serde_json::from_str::<Terminal>(raw)?),
+        | Kind::ToolCallCancelled
+        | Kind::ToolCallInterrupted
+        | Kind::ToolCallLate => Facts::Terminal(kind, serde_json::from_str::<Terminal>(raw)?),
+        Kind::RequestRefused => Facts::RequestRefused(serde_json::from_str::<RequestRefused>(raw)?),
+        Kind::SessionStarted => Facts::SessionStarted(serde_json::from_str::<SessionStarted>(raw)?),
+        Kind::SessionEnded => Facts::SessionEnded(serde_json::from_str::<SessionEnded>(raw)?),
         Kind::AuthFailed => Facts::AuthFailed(serde_json::from_str::<AuthFailed>(raw)?),
         Kind::AdminKeyCreated => Facts::KeyCreated(serde_json::from_str::<KeyCreated>(raw)?),
         Kind::AdminKeyRevoked => Facts::KeyRevoked(serde_json::from_str::<KeyRevoked>(raw)?),

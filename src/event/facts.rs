@@ -108,10 +108,14 @@ impl Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ArgumentsLevel {
+    /// Nothing of them.
+    Minimal,
     /// Digest and size.
     Metadata,
-    /// The arguments too.
+    /// The arguments too, redacted.
     Arguments,
+    /// The arguments and the result, redacted.
+    Full,
 }
 
 /// What is known of a call: the same in its intent and in its terminal event, which so stands alone.
@@ -152,6 +156,9 @@ pub struct Call {
     /// SHA-256 of the tool's definition as listed, hexadecimal; absent for an unknown tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition_sha256: Option<String>,
+    /// The trace that the caller says the call belongs to, 32 hexadecimal digits. It correlates and proves nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
     /// How much of the arguments is kept in `personal`.
     pub arguments_level: ArgumentsLevel,
     /// SHA-256 of the arguments as received, without `purpose`, hexadecimal.
@@ -179,6 +186,24 @@ pub struct Failure {
     pub code: String,
 }
 
+/// Whether a tool did what it was asked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// It may have, and nobody can say.
+    Unknown,
+}
+
+impl Effect {
+    /// As in events and rows.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// How a call ended, in numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
@@ -196,9 +221,12 @@ pub struct Outcome {
     /// Why it did not complete; absent exactly when it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
+    /// Whether it had its effect, where that cannot be told from the rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
 }
 
-/// `tool_call.completed`, `failed`, `denied`, `timed_out`, `cancelled`.
+/// `tool_call.completed`, `failed`, `denied`, `timed_out`, `cancelled`, `interrupted`; and `late`, which ends nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Terminal {
     /// The call.
@@ -225,6 +253,146 @@ pub struct AuthFailed {
     pub route: String,
     /// How many refusals the event stands for.
     pub count: u64,
+    /// When they were, where the event stands for more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+}
+
+/// The time that a counted event stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Window {
+    /// The first that is counted.
+    pub began_at: Timestamp,
+    /// The last that is counted.
+    pub ended_at: Timestamp,
+    /// How many networks they came from, as far as that is told apart.
+    pub sources: u64,
+}
+
+/// `request.refused`: not a call, and not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RequestRefused {
+    /// The specific reason, such as `not_json`: a row of docs/events.md.
+    pub reason: String,
+    /// From the closed set.
+    pub category: Category,
+    /// The HTTP status of the answer; absent where the transport has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The JSON-RPC error code of the answer, where it is a JSON-RPC message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rpc_code: Option<i64>,
+    /// The method and path asked for, clipped; `stdio` on standard input.
+    pub route: String,
+    /// `mcp`, `rest`.
+    pub source: String,
+    /// How it came in.
+    pub transport: Transport,
+    /// The principal's pseudonymous id, when it is known who asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_id: Option<String>,
+    /// How it proved who it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_method: Option<AuthMethod>,
+    /// The API key's id, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<Uuid>,
+    /// The persona, when it is known who asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persona: Option<String>,
+    /// The session that the principal has and asked in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// The JSON-RPC method, clipped, when it could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The JSON-RPC id as received, clipped, when it could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// How many refusals the event stands for.
+    pub count: u64,
+    /// When they were, where the event stands for more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+}
+
+/// `session.started`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionStarted {
+    /// The session; it is bound to its key, so the id alone opens nothing.
+    pub session_id: String,
+    /// Whose it is.
+    pub subject_id: String,
+    /// How they proved who they are.
+    pub auth_method: AuthMethod,
+    /// The API key's id, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<Uuid>,
+    /// What decided at its start.
+    pub persona: String,
+    /// How it came in.
+    pub transport: Transport,
+    /// The MCP revision it was opened under.
+    pub protocol_version: String,
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionEnd {
+    /// The client said so, or closed its standard input.
+    ClientDelete,
+    /// Nobody used it for too long.
+    Idle,
+    /// Its key expired.
+    Expired,
+    /// A newer one needed its place.
+    Evicted,
+    /// The server stopped.
+    Shutdown,
+    /// Its key was revoked.
+    Revoked,
+}
+
+impl SessionEnd {
+    /// Every reason.
+    pub const ALL: &'static [Self] =
+        &[Self::ClientDelete, Self::Idle, Self::Expired, Self::Evicted, Self::Shutdown, Self::Revoked];
+
+    /// As in events and rows.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClientDelete => "client_delete",
+            Self::Idle => "idle",
+            Self::Expired => "expired",
+            Self::Evicted => "evicted",
+            Self::Shutdown => "shutdown",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+/// `session.ended`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionEnded {
+    /// The session.
+    pub session_id: String,
+    /// Whose it was.
+    pub subject_id: String,
+    /// How they proved who they are.
+    pub auth_method: AuthMethod,
+    /// The API key's id, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<Uuid>,
+    /// How it came in.
+    pub transport: Transport,
+    /// Why it ended.
+    pub reason: SessionEnd,
+    /// When it had started.
+    pub started_at: Timestamp,
+    /// Calls that were made in it.
+    pub calls: u64,
 }
 
 /// `admin.key_created`
@@ -565,8 +733,14 @@ pub struct Gap {
 pub enum Facts {
     /// The intent of a call.
     Requested(Requested),
-    /// The end of a call; the kind says which.
+    /// The end of a call, or what came after it; the kind says which.
     Terminal(Kind, Terminal),
+    /// `request.refused`
+    RequestRefused(RequestRefused),
+    /// `session.started`
+    SessionStarted(SessionStarted),
+    /// `session.ended`
+    SessionEnded(SessionEnded),
     /// `auth.failed`
     AuthFailed(AuthFailed),
     /// `admin.key_created`
@@ -600,6 +774,9 @@ impl Facts {
         match self {
             Self::Requested(_) => Kind::ToolCallRequested,
             Self::Terminal(kind, _) => *kind,
+            Self::RequestRefused(_) => Kind::RequestRefused,
+            Self::SessionStarted(_) => Kind::SessionStarted,
+            Self::SessionEnded(_) => Kind::SessionEnded,
             Self::AuthFailed(_) => Kind::AuthFailed,
             Self::KeyCreated(_) => Kind::AdminKeyCreated,
             Self::KeyRevoked(_) => Kind::AdminKeyRevoked,

@@ -54,6 +54,16 @@ kinds! {
     ToolCallTimedOut = "tool_call.timed_out" on ToolCalls;
     /// The caller cancelled or vanished, or the process stopped.
     ToolCallCancelled = "tool_call.cancelled" on ToolCalls;
+    /// Nobody is left who could say how it ended: its process died, or its outcome could not be recorded.
+    ToolCallInterrupted = "tool_call.interrupted" on ToolCalls;
+    /// What a tool gave after its call had ended otherwise.
+    ToolCallLate = "tool_call.late" on ToolCalls;
+    /// A request that is no call was refused.
+    RequestRefused = "request.refused" on ToolCalls;
+    /// A session began.
+    SessionStarted = "session.started" on Sessions;
+    /// A session ended.
+    SessionEnded = "session.ended" on Sessions;
     /// No or bad credentials.
     AuthFailed = "auth.failed" on Oauth;
     /// An API key was created.
@@ -91,6 +101,7 @@ impl Kind {
                 | Self::ToolCallDenied
                 | Self::ToolCallTimedOut
                 | Self::ToolCallCancelled
+                | Self::ToolCallInterrupted
         )
     }
 

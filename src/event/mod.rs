@@ -13,9 +13,10 @@ mod topic;
 pub use body::{BODY_BYTES_MAX, BuildError, DecodeError, Decoded, Draft, Event, Sealed, TOKEN_ABSENT};
 pub use facts::{
     AckCheck, AckClass, AdoptionReason, ArgumentsLevel, AuditQueried, AuthFailed, AuthMethod, BackupTaken,
-    Call, Common, DroppedSegment, Facts, Failure, Gap, GapCause, KeptKey, KeyCreated, KeyRevoked, LaneClosed,
-    LaneHead, LogAdopted, LogCut, OldCheckpoint, Outcome, PartitionTail, Requested, Retention, RowsCut,
-    Started, Stopping, SystemCheckpoint, Terminal, Transport,
+    Call, Common, DroppedSegment, Effect, Facts, Failure, Gap, GapCause, KeptKey, KeyCreated, KeyRevoked,
+    LaneClosed, LaneHead, LogAdopted, LogCut, OldCheckpoint, Outcome, PartitionTail, RequestRefused,
+    Requested, Retention, RowsCut, SessionEnd, SessionEnded, SessionStarted, Started, Stopping,
+    SystemCheckpoint, Terminal, Transport, Window,
 };
 pub use kind::{Kind, UnknownKind};
 pub use link::{Link, LinkInput, ZERO_LINK, link};

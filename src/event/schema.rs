@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{
     AuditQueried, AuthFailed, BackupTaken, Common, Gap, KeyCreated, KeyRevoked, Kind, LaneClosed, Link,
-    LinkInput, LogAdopted, Personal, Requested, Retention, Started, Stopping, SystemCheckpoint, Terminal,
-    Topic, ZERO_LINK, link,
+    LinkInput, LogAdopted, Personal, RequestRefused, Requested, Retention, SessionEnded, SessionStarted,
+    Started, Stopping, SystemCheckpoint, Terminal, Topic, ZERO_LINK, link,
 };
 use crate::base::{Timestamp, sha256};
 use uuid::Uuid;
@@ -49,7 +49,12 @@ pub fn of(kind: Kind) -> Value {
         | Kind::ToolCallFailed
         | Kind::ToolCallDenied
         | Kind::ToolCallTimedOut
-        | Kind::ToolCallCancelled => facts_schema::<Terminal>(),
+        | Kind::ToolCallCancelled
+        | Kind::ToolCallInterrupted
+        | Kind::ToolCallLate => facts_schema::<Terminal>(),
+        Kind::RequestRefused => facts_schema::<RequestRefused>(),
+        Kind::SessionStarted => facts_schema::<SessionStarted>(),
+        Kind::SessionEnded => facts_schema::<SessionEnded>(),
         Kind::AuthFailed => facts_schema::<AuthFailed>(),
         Kind::AdminKeyCreated => facts_schema::<KeyCreated>(),
         Kind::AdminKeyRevoked => facts_schema::<KeyRevoked>(),

@@ -159,6 +159,9 @@ impl LaneBook {
             Facts::Started(_) => {}
             Facts::Requested(_)
             | Facts::Terminal(..)
+            | Facts::RequestRefused(_)
+            | Facts::SessionStarted(_)
+            | Facts::SessionEnded(_)
             | Facts::AuthFailed(_)
             | Facts::KeyCreated(_)
             | Facts::KeyRevoked(_)

@@ -362,6 +362,7 @@ async fn nothing_is_recorded_behind_the_last_events_of_a_process() {
         source: "mcp".into(),
         route: "POST /mcp".into(),
         count: 1,
+        window: None,
     });
     late(&refused).await.unwrap();
     node.finish("signal").await.unwrap();

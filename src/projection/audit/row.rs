@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::columns::table;
 use crate::base::{Clock, SystemClock, Timestamp, planted};
-use crate::event::{AuthMethod, Call, Decoded, Facts, Kind, Personal, Requested, Terminal};
+use crate::event::{AuthMethod, Call, Decoded, Facts, Kind, Personal, RequestRefused, Requested, Terminal};
 use crate::log::LogId;
 use crate::projection::{Item, Unprojectable, clean, json_for_postgres};
 
@@ -65,6 +65,10 @@ table! {
         response_chars: "int8" = Option<i64>,
         content_blocks: "int8" = Option<i64>,
         result_sha256: "text" = Option<String>,
+        effect: "text" = Option<String>,
+        trace_id: "text" = Option<String>,
+        occurrences: "int8" = Option<i64>,
+        end_reason: "text" = Option<String>,
     }
 }
 
@@ -179,6 +183,27 @@ fn with_facts(row: EventRow, facts: &Facts) -> EventRow {
             success: Some(false),
             error_category: text("auth"),
             error_code: text(&facts.reason),
+            occurrences: Some(count(facts.count)),
+            ..row
+        },
+        Facts::RequestRefused(facts) => with_refusal(row, facts),
+        Facts::SessionStarted(facts) => EventRow {
+            subject_id: text(&facts.subject_id),
+            key_id: facts.key_id,
+            auth_method: text(auth_method(facts.auth_method)),
+            persona: text(&facts.persona),
+            session_id: text(&facts.session_id),
+            transport: text(facts.transport.as_str()),
+            protocol_version: text(&facts.protocol_version),
+            ..row
+        },
+        Facts::SessionEnded(facts) => EventRow {
+            subject_id: text(&facts.subject_id),
+            key_id: facts.key_id,
+            auth_method: text(auth_method(facts.auth_method)),
+            session_id: text(&facts.session_id),
+            transport: text(facts.transport.as_str()),
+            end_reason: text(facts.reason.as_str()),
             ..row
         },
         Facts::KeyCreated(facts) => EventRow {
@@ -240,6 +265,26 @@ fn with_call(row: EventRow, call: &Call) -> EventRow {
         arguments_sha256: text(&call.arguments_sha256),
         arguments_bytes: Some(count(call.arguments_bytes)),
         received_at: Some(call.received_at.to_offset()),
+        trace_id: optional(call.trace_id.as_ref()),
+        ..row
+    }
+}
+
+fn with_refusal(row: EventRow, refused: &RequestRefused) -> EventRow {
+    EventRow {
+        subject_id: optional(refused.subject_id.as_ref()),
+        key_id: refused.key_id,
+        auth_method: refused.auth_method.and_then(|method| text(auth_method(method))),
+        persona: optional(refused.persona.as_ref()),
+        session_id: optional(refused.session_id.as_ref()),
+        request_id: optional(refused.request_id.as_ref()),
+        transport: text(refused.transport.as_str()),
+        source_kind: text(&refused.source),
+        authorized: Some(false),
+        success: Some(false),
+        error_category: text(refused.category.as_str()),
+        error_code: text(&refused.reason),
+        occurrences: Some(count(refused.count)),
         ..row
     }
 }
@@ -248,7 +293,11 @@ fn with_terminal(row: EventRow, kind: Kind, terminal: &Terminal) -> EventRow {
     let Terminal { call, authorized, outcome } = terminal;
     EventRow {
         authorized: Some(*authorized),
-        success: Some(kind == Kind::ToolCallCompleted),
+        success: Some(match kind {
+            // Not the call's end, but what its tool gave after it.
+            Kind::ToolCallLate => outcome.error.is_none(),
+            kind => kind == Kind::ToolCallCompleted,
+        }),
         error_category: outcome.error.as_ref().map(|error| error.category.as_str().to_owned()),
         error_code: outcome.error.as_ref().map(|error| clean(&error.code).into_owned()),
         duration_ms: Some(count(outcome.duration_ms)),
@@ -256,6 +305,7 @@ fn with_terminal(row: EventRow, kind: Kind, terminal: &Terminal) -> EventRow {
         response_chars: Some(count(outcome.response_chars)),
         content_blocks: Some(i64::from(outcome.content_blocks)),
         result_sha256: optional(outcome.result_sha256.as_ref()),
+        effect: outcome.effect.and_then(|effect| text(effect.as_str())),
         ..with_call(row, call)
     }
 }
@@ -365,6 +415,10 @@ impl EventRow {
             response_chars: None,
             content_blocks: None,
             result_sha256: None,
+            effect: None,
+            trace_id: None,
+            occurrences: None,
+            end_reason: None,
         }
     }
 }
@@ -393,8 +447,13 @@ pub fn call_step(decoded: &Decoded) -> Option<CallStep> {
         Facts::Requested(facts) => {
             Some(CallStep::Opened { call_id: facts.call.call_id, deadline: facts.deadline })
         }
-        Facts::Terminal(_, facts) => Some(CallStep::Ended { call_id: facts.call.call_id }),
-        Facts::AuthFailed(_)
+        Facts::Terminal(kind, facts) => {
+            kind.is_terminal().then_some(CallStep::Ended { call_id: facts.call.call_id })
+        }
+        Facts::RequestRefused(_)
+        | Facts::SessionStarted(_)
+        | Facts::SessionEnded(_)
+        | Facts::AuthFailed(_)
         | Facts::KeyCreated(_)
         | Facts::KeyRevoked(_)
         | Facts::AuditQueried(_)
@@ -458,6 +517,7 @@ mod tests {
             toolkit_kind: None,
             connection: None,
             definition_sha256: None,
+            trace_id: None,
             arguments_level: ArgumentsLevel::Metadata,
             arguments_sha256: "00".into(),
             arguments_bytes: u64::MAX,
@@ -472,6 +532,7 @@ mod tests {
             content_blocks: 4,
             result_sha256: None,
             error,
+            effect: None,
         }
     }
 
@@ -493,7 +554,8 @@ mod tests {
             Kind::ToolCallFailed
             | Kind::ToolCallDenied
             | Kind::ToolCallTimedOut
-            | Kind::ToolCallCancelled => terminal(failure),
+            | Kind::ToolCallCancelled
+            | Kind::ToolCallInterrupted => terminal(failure),
             other => golden(other),
         }
     }
@@ -511,11 +573,13 @@ mod tests {
             let key = (person.log_id, &person.topic, person.partition, person.position, person.recorded_at);
             assert_eq!(key, (event.log_id, &event.topic, event.partition, event.position, event.recorded_at));
             assert_eq!(person.user_id.as_deref(), Some("zo\u{e9} \u{fffd}"));
-            let is_call = kind == Kind::ToolCallRequested || kind.is_terminal();
+            let is_call = matches!(kind, Kind::ToolCallRequested | Kind::ToolCallLate) || kind.is_terminal();
             assert_eq!(event.call_id.is_some(), is_call, "{kind}");
             let success = match kind {
                 Kind::ToolCallCompleted => Some(true),
-                Kind::AuthFailed => Some(false),
+                Kind::AuthFailed | Kind::RequestRefused => Some(false),
+                // What came late is told of, and whether it would have been a success.
+                Kind::ToolCallLate => Some(event.error_code.is_none()),
                 kind if kind.is_terminal() => Some(false),
                 _ => None,
             };

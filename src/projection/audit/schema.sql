@@ -49,6 +49,10 @@ CREATE TABLE IF NOT EXISTS @schema@.audit_events (
     response_chars int8,
     content_blocks int8,
     result_sha256 text,
+    effect text,
+    trace_id text,
+    occurrences int8,
+    end_reason text,
     PRIMARY KEY (log_id, topic, partition, position, recorded_at)
 ) PARTITION BY RANGE (recorded_at);
 
@@ -90,6 +94,8 @@ CREATE INDEX IF NOT EXISTS audit_events_tool_idx
     ON @schema@.audit_events (tenant, tool_name, recorded_at) WHERE tool_name IS NOT NULL;
 CREATE INDEX IF NOT EXISTS audit_events_session_idx
     ON @schema@.audit_events (tenant, session_id, recorded_at) WHERE session_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS audit_events_trace_idx
+    ON @schema@.audit_events (tenant, trace_id, recorded_at) WHERE trace_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS audit_personal_user_idx
     ON @schema@.audit_personal (tenant, user_id, recorded_at) WHERE user_id IS NOT NULL;
 

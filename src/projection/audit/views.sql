@@ -55,7 +55,11 @@ SELECT
     p.client_ip,
     p.user_agent,
     e.call_id,
-    e.subject_id
+    e.subject_id,
+    e.effect,
+    e.trace_id,
+    e.occurrences,
+    e.end_reason
 FROM @schema@.audit_events e
 LEFT JOIN @schema@.audit_personal p
     USING (tenant, log_id, topic, partition, position, recorded_at);
@@ -100,10 +104,13 @@ SELECT
     subject_id,
     tenant,
     recorded_at,
-    event_id
+    event_id,
+    effect,
+    trace_id
 FROM public.audit_events
 WHERE event_kind IN (
-    'tool_call.completed', 'tool_call.failed', 'tool_call.denied', 'tool_call.timed_out', 'tool_call.cancelled'
+    'tool_call.completed', 'tool_call.failed', 'tool_call.denied', 'tool_call.timed_out', 'tool_call.cancelled',
+    'tool_call.interrupted'
 );
 
 REVOKE ALL ON public.audit_events, public.audit_logs FROM PUBLIC;

@@ -196,6 +196,7 @@ pub(crate) fn call(session: &str) -> Call {
         toolkit_kind: Some("sql".into()),
         connection: Some("sample".into()),
         definition_sha256: Some(sha256_hex(b"definition")),
+        trace_id: None,
         arguments_level: ArgumentsLevel::Arguments,
         arguments_sha256: sha256_hex(b"arguments"),
         arguments_bytes: 31,
@@ -210,6 +211,7 @@ pub(crate) fn terminal(call: &Call, kind: Kind) -> Facts {
         response_chars: 300,
         content_blocks: 1,
         result_sha256: completed.then(|| sha256_hex(b"result")),
+        effect: None,
         error: (!completed).then(|| Failure { category: Category::Upstream, code: "down".into() }),
     };
     Facts::Terminal(kind, Terminal { call: call.clone(), authorized: true, outcome })
