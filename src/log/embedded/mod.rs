@@ -63,7 +63,7 @@ use super::{
 };
 use crate::base::Clock;
 use crate::config;
-use crate::event::{AckCheck, AckClass, Gap, TopicPartition};
+use crate::event::{AckCheck, AckClass, Gap, GapCause, TopicPartition};
 
 pub use copy::{CopiedFile, Held, Keep, OpenLanes, check_copy, copy, durable_end, open_lanes};
 pub use metrics::{OutageLabels, Stats};
@@ -509,7 +509,11 @@ impl Shared {
     fn check_lock(&self) -> Result<(), Fault> {
         match self.storage.lock_id() {
             Ok(found) if found == Some(self.lock_id) => Ok(()),
-            Ok(_) => Err(Fault::replaced()),
+            Ok(Some(_)) => Err(Fault::replaced()),
+            Ok(None) if self.storage.is_there() => {
+                Err(Fault::new(GapCause::Missing, "the log's lock is not there any more"))
+            }
+            Ok(None) => Err(Fault::directory_missing()),
             Err(error) => Err(Fault::io("look at the log's directory", &error)),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use crate::event::{Gap, GapCause};
-use crate::log::Reservation;
+use crate::log::{Refusal, Reservation};
 
 /// Called on the writer's thread when an outage is over, before anything new is accepted, with room for one record of
 /// [`GAP_BYTES`] that tells of it. It must not block.
@@ -25,8 +25,20 @@ impl Fault {
         Self { cause, detail: detail.into() }
     }
 
+    pub(super) fn directory_missing() -> Self {
+        Self::new(GapCause::DirectoryMissing, "the log's directory is not there any more")
+    }
+
     pub(super) fn replaced() -> Self {
         Self::new(GapCause::DirectoryReplaced, "the log's directory is not the one that this process locked")
+    }
+
+    /// What those are told who ask for room in the next segment, which this keeps from being made.
+    pub(super) fn refusal(&self) -> Refusal {
+        match self.cause {
+            GapCause::NoSpace => Refusal::Full(self.to_string()),
+            _ => Refusal::Suspended(self.to_string()),
+        }
     }
 
     /// `doing` is what failed, as in "cannot …".

@@ -219,7 +219,7 @@ impl Room {
 
     /// One more is refused, because of `cause`. The first is an outage.
     fn short(&self, state: &mut State, cause: Fault) -> Refusal {
-        let refusal = Refusal::Full(cause.to_string());
+        let refusal = cause.refusal();
         self.stats.failed.set(1);
         let shortage = state.shortage.get_or_insert_with(|| {
             self.stats.outage(cause.cause);
@@ -413,7 +413,7 @@ impl Room {
         }
         let cause = state.failing.clone()?;
         let left = state.rest.saturating_sub(cost(state.records, state.bytes));
-        let refusing = (left < HEALTHY_REST_BYTES).then(|| Refusal::Full(cause.to_string()).to_string());
+        let refusing = (left < HEALTHY_REST_BYTES).then(|| cause.refusal().to_string());
         if let Next::Failed { at, .. } = &state.next
             && self.clock.monotonic().saturating_duration_since(*at) >= RETRY_INTERVAL
         {

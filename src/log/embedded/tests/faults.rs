@@ -434,6 +434,25 @@ async fn a_lost_identity_is_written_again() {
 }
 
 #[tokio::test]
+async fn a_lost_lock_is_told_from_a_directory_that_was_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(&dir);
+    let (log, _outages) = open_watched(&options);
+    append(&log, frame(0, 0, 10)).await;
+    let (lock, away) = (options.dir.join("lock"), options.dir.join("away"));
+    std::fs::rename(&lock, &away).unwrap();
+    assert_eq!(refusing(&log).await, "the log cannot write: the log's lock is not there any more");
+    std::fs::rename(&away, &lock).unwrap();
+    within(async {
+        while log.health() != Health::Accepting {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    append(&log, frame(0, 1, 10)).await;
+}
+
+#[tokio::test]
 async fn a_lost_watermark_is_written_again() {
     let dir = TempDir::new().unwrap();
     let options = options(&dir);

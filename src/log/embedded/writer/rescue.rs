@@ -49,7 +49,7 @@ impl Writer {
     fn check_directory(&self) -> Result<(), Fault> {
         let storage = &self.shared.storage;
         if !storage.is_there() {
-            return Err(Fault::new(GapCause::DirectoryMissing, "the log's directory is not there any more"));
+            return Err(Fault::directory_missing());
         }
         self.shared.check_lock()?;
         let looked = |error| Fault::io("look at the log's directory", &error);
