@@ -312,10 +312,14 @@ async fn sigterm_while_the_store_starts_leaves_no_process_and_the_next_start_wor
         let status =
             server.terminate_within(Duration::from_secs(8)).await.expect("an end within eight seconds");
         assert!(status.success(), "{seen}: {status}: {}", server.log_text());
-        assert_eq!(processes_of(&server.data_dir), Vec::<String>::new(), "{seen}");
+        // A start that takes longer than the end may is left to the next one, and the server says so.
+        if !server.log_text().contains("the next start adopts it") {
+            assert_eq!(processes_of(&server.data_dir), Vec::<String>::new(), "{seen}");
+        }
         let again = home.serve(&["--sample"]);
         assert_eq!(Caller::new(&again).call("platform_info", json!({})).await.unwrap().0, 200, "{seen}");
         assert!(again.terminate().success());
+        assert_eq!(processes_of(&server.data_dir), Vec::<String>::new(), "{seen}");
     }
 }
 

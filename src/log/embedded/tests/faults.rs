@@ -435,9 +435,9 @@ async fn a_lost_identity_is_written_again() {
 
 #[tokio::test]
 async fn a_lost_lock_is_told_from_a_directory_that_was_replaced() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new().unwrap();
     let options = options(&dir);
-    let (log, _outages) = open_watched(&options);
+    let (log, _) = open(&options);
     append(&log, frame(0, 0, 10)).await;
     let (lock, away) = (options.dir.join("lock"), options.dir.join("away"));
     std::fs::rename(&lock, &away).unwrap();
