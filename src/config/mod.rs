@@ -175,6 +175,14 @@ pub struct Limits {
     pub session_idle_ms: u64,
     /// How long running calls may go on after SIGTERM before they are cancelled, milliseconds.
     pub shutdown_grace_ms: u64,
+    /// Refusals of callers nobody knows that have events of their own, of one network and minute; more are counted.
+    pub refusals_per_source_per_minute: u32,
+    /// The same over all networks.
+    pub refusals_per_minute: u32,
+    /// Networks that are told apart; all further ones are as one.
+    pub refusal_sources_max: usize,
+    /// The longest time that one event of counted refusals stands for, milliseconds.
+    pub refusal_window_ms: u64,
 }
 
 impl Default for Limits {
@@ -192,6 +200,10 @@ impl Default for Limits {
             sessions_per_key_max: 1_000,
             session_idle_ms: 30 * 60 * 1_000,
             shutdown_grace_ms: 2_000,
+            refusals_per_source_per_minute: 20,
+            refusals_per_minute: 300,
+            refusal_sources_max: 4_096,
+            refusal_window_ms: 10_000,
         }
     }
 }
@@ -354,6 +366,17 @@ impl Limits {
             calls_in_flight_max: self.calls_in_flight_max,
             call_timeout: Duration::from_millis(self.call_timeout_ms),
             recorded_arguments_bytes_max: self.recorded_arguments_bytes_max,
+        }
+    }
+
+    /// For the gate.
+    #[must_use]
+    pub fn flood(&self) -> crate::auth::FloodLimits {
+        crate::auth::FloodLimits {
+            per_source_per_minute: self.refusals_per_source_per_minute,
+            per_minute: self.refusals_per_minute,
+            sources_max: self.refusal_sources_max,
+            window: Duration::from_millis(self.refusal_window_ms),
         }
     }
 }

@@ -121,6 +121,9 @@ impl Log for FaultyLog {
     }
 
     fn health(&self) -> Health {
+        if self.fault() == Fault::Refuse {
+            return Health::Refusing("planned".into());
+        }
         self.inner.health()
     }
 
