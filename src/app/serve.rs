@@ -255,6 +255,7 @@ impl Front<'_> {
             config.limits.dispatch(),
             self.calls.clone(),
         ));
+        dispatch.register(registry);
         let sessions = crate::mcp::SessionLimits {
             sessions_max: config.limits.sessions_max,
             sessions_per_key_max: config.limits.sessions_per_key_max,

@@ -183,6 +183,7 @@ impl Auth {
             auth_method: AuthMethod::ApiKey,
             key_id: Some(record.key_id),
             roles: record.roles,
+            no_limit: record.no_limit,
         }))
     }
 
@@ -301,6 +302,7 @@ fn env_admin() -> Principal {
         auth_method: AuthMethod::EnvKey,
         key_id: None,
         roles: vec!["admin".into()],
+        no_limit: false,
     }
 }
 
@@ -334,6 +336,7 @@ pub fn local_principal() -> Principal {
         auth_method: AuthMethod::Local,
         key_id: None::<Uuid>,
         roles: vec!["admin".into()],
+        no_limit: false,
     }
 }
 

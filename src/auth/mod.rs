@@ -35,4 +35,6 @@ pub struct Principal {
     pub key_id: Option<Uuid>,
     /// Roles, which personas map.
     pub roles: Vec<String>,
+    /// Whether its key was made without a rate limit.
+    pub no_limit: bool,
 }

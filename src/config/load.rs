@@ -112,6 +112,10 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     check_retention(config)?;
     check_refusals(&config.limits)?;
     require(config.limits.calls_in_flight_max >= 1, "limits.calls_in_flight_max", "at least 1")?;
+    let per_key = config.limits.calls_in_flight_per_key_max;
+    require(per_key >= 1, "limits.calls_in_flight_per_key_max", "at least 1")?;
+    require(config.limits.calls_per_minute >= 1, "limits.calls_per_minute", "at least 1")?;
+    require(config.limits.calls_burst >= 1, "limits.calls_burst", "at least 1")?;
     require(config.limits.connections_max >= 1, "limits.connections_max", "at least 1")?;
     require(config.limits.head_bytes_max >= 8 * 1024, "limits.head_bytes_max", "at least 8192")?;
     require(config.limits.body_bytes_max >= 1024, "limits.body_bytes_max", "at least 1024")?;
@@ -298,6 +302,9 @@ mod tests {
             ("projection: {lease_ms: 1000, lease_renew_ms: 900}", "projection.lease_renew_ms"),
             ("personas: {a: {roles: [x]}, b: {roles: [x]}}", "personas.b.roles"),
             ("log: {retention_days: 0}", "log.retention_days"),
+            ("limits: {calls_in_flight_per_key_max: 0}", "limits.calls_in_flight_per_key_max"),
+            ("limits: {calls_per_minute: 0}", "limits.calls_per_minute"),
+            ("limits: {calls_burst: 0}", "limits.calls_burst"),
             ("limits: {refusals_per_minute: 100001}", "limits.refusals_per_minute"),
             ("limits: {refusal_sources_max: 0}", "limits.refusal_sources_max"),
             ("limits: {refusal_window_ms: 10001}", "limits.refusal_window_ms"),

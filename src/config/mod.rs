@@ -163,6 +163,12 @@ pub struct Limits {
     pub body_timeout_ms: u64,
     /// Tool calls that run at once.
     pub calls_in_flight_max: usize,
+    /// Tool calls of one API key that run at once.
+    pub calls_in_flight_per_key_max: usize,
+    /// Tool calls of one API key in a minute, after its burst.
+    pub calls_per_minute: u32,
+    /// Tool calls that an API key may make at once before its rate counts.
+    pub calls_burst: u32,
     /// From receipt to the end of a call, milliseconds.
     pub call_timeout_ms: u64,
     /// Arguments over this size are recorded as digest and size only, bytes.
@@ -194,6 +200,9 @@ impl Default for Limits {
             body_bytes_max: 1024 * 1024,
             body_timeout_ms: 30_000,
             calls_in_flight_max: 256,
+            calls_in_flight_per_key_max: 128,
+            calls_per_minute: 240,
+            calls_burst: 60,
             call_timeout_ms: 30_000,
             recorded_arguments_bytes_max: 64 * 1024,
             sessions_max: 10_000,
@@ -364,6 +373,9 @@ impl Limits {
     pub fn dispatch(&self) -> crate::dispatch::Limits {
         crate::dispatch::Limits {
             calls_in_flight_max: self.calls_in_flight_max,
+            calls_in_flight_per_key_max: self.calls_in_flight_per_key_max,
+            calls_per_minute: self.calls_per_minute,
+            calls_burst: self.calls_burst,
             call_timeout: Duration::from_millis(self.call_timeout_ms),
             recorded_arguments_bytes_max: self.recorded_arguments_bytes_max,
         }

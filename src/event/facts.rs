@@ -413,6 +413,9 @@ pub struct KeyCreated {
     /// When it ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    /// Whether its calls have no rate limit; absent is false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_limit: bool,
 }
 
 /// `admin.key_revoked`
@@ -505,6 +508,9 @@ pub struct KeptKey {
     pub expires_at: Option<Timestamp>,
     /// Whether it was revoked.
     pub revoked: bool,
+    /// Whether its calls have no rate limit; absent is false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_limit: bool,
 }
 
 /// `admin.log_adopted`: all parts are made in one transaction; the lists are spread over them.

@@ -211,6 +211,7 @@ async fn a_key_that_no_event_made_and_a_revocation_undone_are_found() {
             key_sha256: sha256_hex(key_id.as_bytes()),
             roles: vec!["analyst".into()],
             expires_at: None,
+            no_limit: false,
         });
         let personal = Personal { object_name: Some("ann".into()), ..Personal::default() };
         stand.record(&made, &key_id.to_string(), &personal).await;
