@@ -12,6 +12,7 @@ mod dispatch;
 mod docs;
 mod faults;
 mod faulty_log;
+mod flood;
 mod gate;
 mod harness;
 mod http;
