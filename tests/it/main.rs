@@ -24,6 +24,7 @@ mod mounts;
 mod outbox;
 mod projection;
 mod query;
+mod rate;
 mod reading;
 mod retention;
 mod schemas;
