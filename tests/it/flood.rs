@@ -342,6 +342,38 @@ fn on_the_log(home: &Home) -> OnTheLog {
     found
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_loses_at_most_the_open_window_of_a_flood() {
+    let home = Home::new();
+    let config = home.path().join("annals.yaml");
+    std::fs::write(&config, "limits: {refusals_per_source_per_minute: 0, refusal_window_ms: 200}\n").unwrap();
+    let server = home.serve(&["--config", config.to_str().unwrap()]);
+    let address: SocketAddr = server.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let (mut closed, mut open) = (BTreeMap::new(), BTreeMap::new());
+    flood(address, 480, &mut closed).await;
+    let wait = async {
+        while on_the_log(&home).counts != closed {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.expect("the counts of closed windows");
+    flood(address, 48, &mut open).await;
+    server.kill();
+    let server = home.serve(&[]);
+    assert!(server.terminate().success());
+    let counts = on_the_log(&home).counts;
+    for (what, count) in closed {
+        let at_most = count + open.get(&what).copied().unwrap_or(0);
+        assert!(
+            (count..=at_most).contains(&counts[&what]),
+            "{what:?}: {} of {count} to {at_most}",
+            counts[&what]
+        );
+    }
+    let verified = home.annals(&["verify"]);
+    assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
+}
+
 async fn in_the_rows(home: &Home) -> BTreeMap<(String, String), u64> {
     let rows = sqlx::query(
         "SELECT source, error_code, sum(occurrences)::int8 AS count FROM public.audit_events
