@@ -68,6 +68,8 @@ pub(super) enum Verdict {
         /// It is the first of its window, which somebody has to close in time.
         opens: bool,
     },
+    /// It would be counted, but nothing can be now.
+    Neither,
 }
 
 /// What one counted event stands for.
@@ -145,12 +147,15 @@ impl<W: Eq + Hash> Flood<W> {
         &self.limits
     }
 
-    /// Takes one more refusal.
-    pub(super) fn one_more(&self, source: Source, what: W, clock: &dyn Clock) -> Verdict {
+    /// Takes one more refusal. It is counted only while the log `accepts`.
+    pub(super) fn one_more(&self, source: Source, what: W, accepts: bool, clock: &dyn Clock) -> Verdict {
         let mut state = self.lock();
         state.turn(clock.monotonic());
         if state.closed || state.tell(source, &self.limits) || planted::armed("flood_unbounded") {
             return Verdict::Told;
+        }
+        if !accepts {
+            return Verdict::Neither;
         }
         let now = clock.now();
         let opens = state.open.is_empty();
@@ -273,7 +278,7 @@ mod tests {
     #[test]
     fn the_first_of_a_minute_and_source_are_told_and_the_rest_counted() {
         let (flood, clock) = (flood(3, 100, 10), Hand::new());
-        let more = |n, what| flood.one_more(source(n), what, &clock);
+        let more = |n, what| flood.one_more(source(n), what, true, &clock);
         assert_eq!([1; 5].map(|n| more(n, "unknown")), [TOLD, TOLD, TOLD, OPENS, COUNTED]);
         assert_eq!(more(2, "unknown"), TOLD, "another network has its own");
         clock.wait(Duration::from_secs(7));
@@ -297,9 +302,14 @@ mod tests {
         let (mut told, mut counted) = (0, 0);
         for n in 0..20_000_u32 {
             clock.wait(Duration::from_millis(17));
-            match flood.one_more(source(n % 50), ["unknown", "missing", "revoked"][n as usize % 3], &clock) {
+            match flood.one_more(
+                source(n % 50),
+                ["unknown", "missing", "revoked"][n as usize % 3],
+                true,
+                &clock,
+            ) {
                 Verdict::Told => told += 1,
-                Verdict::Counted { .. } => {}
+                Verdict::Counted { .. } | Verdict::Neither => {}
             }
             if n % 600 == 0 {
                 for (what, tally) in flood.take() {
@@ -320,7 +330,8 @@ mod tests {
     #[test]
     fn many_sources_do_not_add_up_and_are_not_all_remembered() {
         let (flood, clock) = (flood(20, 100, 30), Hand::new());
-        let verdicts: Vec<_> = (0..100_000).map(|n| flood.one_more(source(n), "unknown", &clock)).collect();
+        let verdicts: Vec<_> =
+            (0..100_000).map(|n| flood.one_more(source(n), "unknown", true, &clock)).collect();
         // 30 networks are told apart and told of, and all others have together what one has.
         assert_eq!(verdicts.iter().filter(|verdict| **verdict == TOLD).count(), 50);
         assert_eq!(flood.lock().told_of.len(), 30);
@@ -328,7 +339,7 @@ mod tests {
         assert_eq!((taken[0].1.count, taken[0].1.window().sources), (99_950, 30), "at least that many");
         for n in 0..30 {
             for _ in 0..20 {
-                flood.one_more(source(n), "unknown", &clock);
+                flood.one_more(source(n), "unknown", true, &clock);
             }
         }
         assert_eq!(flood.lock().told, 100, "all together have a limit of their own");
@@ -337,15 +348,27 @@ mod tests {
     #[test]
     fn what_is_put_back_is_counted_on_until_the_end() {
         let (flood, clock) = (flood(0, 0, 10), Hand::new());
-        flood.one_more(source(1), "unknown", &clock);
+        flood.one_more(source(1), "unknown", true, &clock);
         let (what, tally) = flood.take().remove(0);
         clock.wait(Duration::from_secs(1));
-        assert_eq!(flood.one_more(source(2), "unknown", &clock), OPENS);
+        assert_eq!(flood.one_more(source(2), "unknown", true, &clock), OPENS);
         assert!(flood.put_back(what, tally));
         let taken = flood.close();
         let window = Window { began_at: Hand::new().now(), ended_at: clock.now(), sources: 2 };
         assert_eq!((taken[0].1.count, taken[0].1.window()), (2, window));
-        assert_eq!(flood.one_more(source(1), "unknown", &clock), TOLD, "nobody would close that window");
+        assert_eq!(
+            flood.one_more(source(1), "unknown", true, &clock),
+            TOLD,
+            "nobody would close that window"
+        );
         assert!(!flood.put_back("unknown", taken[0].1.clone()));
+    }
+
+    #[test]
+    fn nothing_is_counted_while_the_log_does_not_accept() {
+        let (flood, clock) = (flood(1, 10, 10), Hand::new());
+        let more = |accepts| flood.one_more(source(1), "unknown", accepts, &clock);
+        assert_eq!([more(false), more(false), more(true)], [TOLD, Verdict::Neither, OPENS]);
+        assert_eq!(flood.take()[0].1.count, 1);
     }
 }

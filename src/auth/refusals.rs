@@ -14,12 +14,15 @@ use tokio_util::sync::CancellationToken;
 use super::flood::{Flood, FloodLimits, Source, Tally, Verdict};
 use super::gate::record;
 use crate::event::{AuthFailed, Facts, Personal, RequestRefused, Window};
-use crate::log::{Health, Lanes, RecordError};
+use crate::log::{Health, Lanes, RecordError, Refusal};
 
 /// Stands for the routes of a counted event.
 const MANY_ROUTES: &str = "*";
 /// The partition key of counted events.
 const MANY_SOURCES: &str = "counted";
+
+/// About what an event of a refusal has, bytes.
+const EVENT_BYTES: u64 = 1_024;
 
 /// What is refused to somebody unknown, as the facts of one event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -113,14 +116,9 @@ impl Refusals {
         personal: &Personal,
     ) -> Result<(), RecordError> {
         let source = Source::of(ip);
-        let accepts = self.lanes.log().health() == Health::Accepting;
-        let verdict = if accepts {
-            self.flood.one_more(source, what.clone().counted(), self.lanes.clock().as_ref())
-        } else {
-            // The log counts what it refuses, for its gap.
-            Verdict::Told
-        };
-        match verdict {
+        let health = self.lanes.log().health();
+        let accepts = health == Health::Accepting;
+        match self.flood.one_more(source, what.clone().counted(), accepts, self.lanes.clock().as_ref()) {
             Verdict::Told => record(&self.lanes, &source.key(), &what.facts(), personal).await?,
             Verdict::Counted { opens } => {
                 self.metrics.counted.inc();
@@ -128,9 +126,20 @@ impl Refusals {
                     self.opened.notify_one();
                 }
             }
+            Verdict::Neither => return Err(self.refused_by(&health).await),
         }
         self.metrics.refused.inc();
         Ok(())
+    }
+
+    /// Lets the log count what it refuses, for its gap.
+    async fn refused_by(&self, health: &Health) -> RecordError {
+        let cause = match health {
+            Health::Refusing(cause) => cause.clone(),
+            Health::Accepting => "it has just begun to accept".to_owned(),
+        };
+        let room = self.lanes.reserve(1, EVENT_BYTES).await;
+        room.err().unwrap_or(RecordError::Refused(Refusal::Suspended(cause)))
     }
 
     /// Closes windows in time until `stop` fires, and then the last one.
