@@ -175,14 +175,14 @@ impl Front<'_> {
         &self,
         node: &Node,
         services: &Services,
-        registry: Registry,
+        mut registry: Registry,
         listeners: Listeners,
         key_store: watch::Receiver<Option<Arc<KeyStore>>>,
     ) -> Result<Ends, StartError> {
         let (address, metrics) = (listeners.http.local_addr()?, listeners.metrics.local_addr()?);
         let accept = CancellationToken::new();
         let listening = Tasks::new();
-        let router = http::router(self.state(node, services, address)?);
+        let router = http::router(self.state(node, services, address, &mut registry)?);
         let limits = self.options.limits.listener();
         let serving = http::serve_within(limits, listeners.http, router, accept.clone());
         listening.spawn("http listener", serving);
@@ -235,6 +235,7 @@ impl Front<'_> {
         node: &Node,
         services: &Services,
         address: SocketAddr,
+        registry: &mut Registry,
     ) -> Result<http::State, StartError> {
         let config = self.options;
         let lanes = Arc::clone(&node.lanes);
@@ -254,13 +255,21 @@ impl Front<'_> {
             config.limits.dispatch(),
             self.calls.clone(),
         ));
+        dispatch.register(registry);
         let sessions = crate::mcp::SessionLimits {
             sessions_max: config.limits.sessions_max,
             sessions_per_key_max: config.limits.sessions_per_key_max,
             idle: Duration::from_millis(config.limits.session_idle_ms),
         };
         let auth =
-            Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes));
+            Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes))
+                .with_flood_limits(config.limits.flood());
+        auth.register(registry);
+        let auth = Arc::new(auth);
+        services.background.spawn("counts of refusals", {
+            let (auth, stop) = (Arc::clone(&auth), services.background.cancel_token().clone());
+            async move { auth.record_counts(stop).await }
+        });
         let status = services.status.subscribe();
         let readiness = move || http::Readiness {
             log: lanes.log().health(),
@@ -268,7 +277,7 @@ impl Front<'_> {
         };
         Ok(http::State {
             mcp: crate::mcp::Server::new(dispatch, sessions, self.calls.clone()),
-            auth: Arc::new(auth),
+            auth,
             query: Arc::clone(&services.query),
             readiness: Box::new(readiness),
             guard: http::Guard::new(address, &config.http),

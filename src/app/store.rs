@@ -172,7 +172,7 @@ async fn first_key(keys: &KeyStore) -> Result<Option<String>, StartError> {
     if !keys.is_empty().await? {
         return Ok(None);
     }
-    let new = NewKey { name: "admin".into(), roles: vec!["admin".into()], expires_at: None };
+    let new = NewKey { name: "admin".into(), roles: vec!["admin".into()], expires_at: None, no_limit: false };
     Ok(Some(keys.create(&local_principal(), &new).await?.key))
 }
 

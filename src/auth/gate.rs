@@ -1,15 +1,18 @@
 //! The gate: credentials in, principal and persona out, and every refusal recorded before it is answered.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
+use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
 use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::flood::FloodLimits;
 use super::keys::{KeyRecord, Keys, Lookup};
+use super::refusals::{Refusals, Unauthenticated};
 use super::{Persona, Personas, Principal};
-use crate::base::{clip, planted, sha256, sha256_hex};
+use crate::base::{clip, planted, sha256};
 use crate::dispatch::Client;
 use crate::event::{AuditQueried, AuthFailed, AuthMethod, Facts, Personal};
 use crate::log::{Lanes, RecordError, Refusal};
@@ -37,7 +40,7 @@ pub struct Presented<'a> {
 /// No principal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthError {
-    /// Bad or no credentials; `auth.failed` is durable.
+    /// Bad or no credentials; `auth.failed` is durable, or counts it soon.
     Unauthenticated {
         /// `missing`, `malformed`, `unknown`, `revoked`, `expired`, `unmapped`.
         code: &'static str,
@@ -81,6 +84,7 @@ pub struct Auth {
     /// SHA-256 of the admin key from the environment.
     env_key: Option<[u8; 32]>,
     lanes: Arc<Lanes>,
+    refusals: Refusals,
 }
 
 struct Refused {
@@ -92,13 +96,46 @@ impl Auth {
     /// A gate over `keys`; `env_key` is the admin key from the environment.
     #[must_use]
     pub fn new(keys: Arc<Keys>, personas: Personas, env_key: Option<&str>, lanes: Arc<Lanes>) -> Self {
-        Self { keys, personas, env_key: env_key.map(|key| sha256(key.as_bytes())), lanes }
+        let env_key = env_key.map(|key| sha256(key.as_bytes()));
+        let refusals = Refusals::new(Arc::clone(&lanes), FloodLimits::default());
+        Self { keys, personas, env_key, lanes, refusals }
+    }
+
+    /// The same with other limits on what a flood of refusals may cost.
+    #[must_use]
+    pub fn with_flood_limits(self, limits: FloodLimits) -> Self {
+        Self { refusals: Refusals::new(Arc::clone(&self.lanes), limits), ..self }
+    }
+
+    /// Registers what the gate counts.
+    pub fn register(&self, registry: &mut Registry) {
+        self.refusals.register(registry);
+    }
+
+    /// Records the counts of refusals that came in a flood, in time until `stop` fires, and then the last ones. Without
+    /// this task they stay in memory.
+    pub async fn record_counts(&self, stop: CancellationToken) {
+        self.refusals.close_windows(stop).await;
+    }
+
+    /// Records that a caller nobody knows was refused: durable when this returns or, in a flood, counted in an event that
+    /// follows within the window. `personal` goes into an event of its own only.
+    ///
+    /// # Errors
+    /// [`RecordError`]: the log does not accept, and nothing is counted.
+    pub async fn refuse_unauthenticated(
+        &self,
+        client: &Client,
+        what: Unauthenticated,
+        personal: &Personal,
+    ) -> Result<(), RecordError> {
+        self.refusals.record(client.ip.as_deref(), what, personal).await
     }
 
     /// The principal and persona behind the credentials.
     ///
     /// # Errors
-    /// [`AuthError::Unauthenticated`] after `auth.failed` is durable.
+    /// [`AuthError::Unauthenticated`] once the refusal is recorded.
     pub async fn authenticate(
         &self,
         presented: Presented<'_>,
@@ -146,6 +183,7 @@ impl Auth {
             auth_method: AuthMethod::ApiKey,
             key_id: Some(record.key_id),
             roles: record.roles,
+            no_limit: record.no_limit,
         }))
     }
 
@@ -153,7 +191,7 @@ impl Auth {
         if planted::armed("auth_failed_unrecorded") {
             return Ok(());
         }
-        let facts = Facts::AuthFailed(AuthFailed {
+        let what = Unauthenticated::Login(AuthFailed {
             reason: refused.code.into(),
             key_id: refused.key.as_ref().map(|key| key.key_id),
             source: presented.source.into(),
@@ -165,7 +203,7 @@ impl Auth {
             user_name: refused.key.as_ref().map(|key| key.user_name.clone()),
             ..peer(presented.client)
         };
-        self.record(&ip_key(presented.client.ip.as_deref()), &facts, &personal).await.map_err(|cause| {
+        self.refuse_unauthenticated(presented.client, what, &personal).await.map_err(|cause| {
             let (code, message, retry_after_s) = log_unavailable(&cause);
             AuthError::Unavailable { code, message, retry_after_s }
         })
@@ -194,7 +232,7 @@ impl Auth {
         let personal =
             Personal { user_name: Some(principal.user_name.clone()), query: bounded(query), ..peer(client) };
         if !planted::armed("audit_read_unrecorded") {
-            self.record(&principal.subject_id, &facts, &personal).await.map_err(|cause| {
+            record(&self.lanes, &principal.subject_id, &facts, &personal).await.map_err(|cause| {
                 let (code, message, retry_after_s) = log_unavailable(&cause);
                 AuditAccess::Unavailable { code, message, retry_after_s }
             })?;
@@ -204,16 +242,20 @@ impl Auth {
         }
         Err(AuditAccess::Forbidden { message: format!("Persona {:?} may not read the audit.", persona.name) })
     }
+}
 
-    async fn record(&self, key: &str, facts: &Facts, personal: &Personal) -> Result<(), RecordError> {
-        let now = self.lanes.clock().now();
-        let event = self
-            .lanes
-            .draft()
-            .build(now, key, facts, personal)
-            .map_err(|error| RecordError::Refused(Refusal::Failed(error.to_string())))?;
-        self.lanes.record(event).await.map(|_| ())
-    }
+/// Records one event of this moment and waits until it is durable.
+pub(super) async fn record(
+    lanes: &Lanes,
+    key: &str,
+    facts: &Facts,
+    personal: &Personal,
+) -> Result<(), RecordError> {
+    let event = lanes
+        .draft()
+        .build(lanes.clock().now(), key, facts, personal)
+        .map_err(|error| RecordError::Refused(Refusal::Failed(error.to_string())))?;
+    lanes.record(event).await.map(|_| ())
 }
 
 fn credential(presented: Presented<'_>) -> Result<&[u8], Refused> {
@@ -260,6 +302,7 @@ fn env_admin() -> Principal {
         auth_method: AuthMethod::EnvKey,
         key_id: None,
         roles: vec!["admin".into()],
+        no_limit: false,
     }
 }
 
@@ -269,16 +312,6 @@ fn peer(client: &Client) -> Personal {
         user_agent: client.user_agent.as_deref().map(|text| clip(text, 256).to_owned()),
         ..Personal::default()
     }
-}
-
-/// The partition key of somebody unknown: a hash of the network, not of the host.
-fn ip_key(ip: Option<&str>) -> String {
-    let prefix = match ip.and_then(|ip| ip.parse::<IpAddr>().ok()) {
-        Some(IpAddr::V4(ip)) => ip.octets().get(..3).map(hex::encode),
-        Some(IpAddr::V6(ip)) => ip.octets().get(..6).map(hex::encode),
-        None => None,
-    };
-    sha256_hex(prefix.unwrap_or_default().as_bytes())
 }
 
 fn bounded(query: &serde_json::Value) -> Option<Box<RawValue>> {
@@ -303,6 +336,7 @@ pub fn local_principal() -> Principal {
         auth_method: AuthMethod::Local,
         key_id: None::<Uuid>,
         roles: vec!["admin".into()],
+        no_limit: false,
     }
 }
 
@@ -337,12 +371,5 @@ mod tests {
         assert_eq!(code(Some("Bearer a b"), None), Err("malformed"));
         assert_eq!(code(Some("Bearer "), None), Err("malformed"));
         assert_eq!(code(Some(&format!("Bearer {}", "x".repeat(513))), None), Err("malformed"));
-    }
-
-    #[test]
-    fn the_ip_key_is_of_the_network() {
-        assert_eq!(ip_key(Some("10.1.2.3")), ip_key(Some("10.1.2.200")));
-        assert_ne!(ip_key(Some("10.1.2.3")), ip_key(Some("10.1.3.3")));
-        assert_eq!(ip_key(Some("2001:db8:1::1")), ip_key(Some("2001:db8:1:ffff::1")));
     }
 }

@@ -36,6 +36,8 @@ pub struct KeyRecord {
     pub expires_at: Option<Timestamp>,
     /// Whether it was revoked.
     pub revoked: bool,
+    /// Whether it has no rate limit.
+    pub no_limit: bool,
 }
 
 #[derive(Default)]
@@ -115,6 +117,7 @@ impl Keys {
                     roles: created.roles.clone(),
                     expires_at: created.expires_at,
                     revoked: false,
+                    no_limit: created.no_limit,
                 };
                 self.change(|snapshot| snapshot.insert(hash, record));
             }
@@ -191,6 +194,7 @@ mod tests {
             roles: vec!["analyst".into()],
             expires_at: None,
             revoked: false,
+            no_limit: false,
         }
     }
 

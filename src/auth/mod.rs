@@ -2,16 +2,20 @@
 //!
 //! Records `auth.failed` and `admin.audit_queried`. Never reads HTTP bodies and never runs a tool.
 
+mod flood;
 mod follow;
 mod gate;
 mod keys;
 mod persona;
+mod refusals;
 mod store;
 
+pub use flood::FloodLimits;
 pub use follow::follow;
 pub use gate::{AuditAccess, Auth, AuthError, Presented, local_principal};
 pub use keys::{KEY_PREFIX, KeyRecord, Keys, Lookup, mint};
 pub use persona::{Globs, Persona, PersonaError, Personas};
+pub use refusals::Unauthenticated;
 pub use store::{Created, KeyError, KeyStore, Listed, NewKey, list_adoptable, list_keys};
 
 use uuid::Uuid;
@@ -31,4 +35,6 @@ pub struct Principal {
     pub key_id: Option<Uuid>,
     /// Roles, which personas map.
     pub roles: Vec<String>,
+    /// Whether its key was made without a rate limit.
+    pub no_limit: bool,
 }

@@ -37,6 +37,9 @@ pub struct NewKey {
     pub roles: Vec<String>,
     /// When it ends.
     pub expires_at: Option<Timestamp>,
+    /// Whether its calls have no rate limit.
+    #[serde(default)]
+    pub no_limit: bool,
 }
 
 /// A key as `annals key list` shows it.
@@ -56,6 +59,8 @@ pub struct Listed {
     pub expires_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
+    /// Whether its calls have no rate limit.
+    pub no_limit: bool,
 }
 
 /// A key could not be made, listed or revoked.
@@ -113,7 +118,7 @@ impl KeyStore {
     /// [`KeyError::Store`].
     pub async fn load(&self) -> Result<(), KeyError> {
         let rows = sqlx::query(
-            "SELECT key_sha256, key_id, subject_id, user_name, roles, expires_at, revoked_at IS NOT NULL AS revoked
+            "SELECT key_sha256, key_id, subject_id, user_name, roles, expires_at, revoked_at IS NOT NULL AS revoked, no_limit
              FROM annals.api_keys",
         )
         .fetch_all(&self.pool)
@@ -131,6 +136,7 @@ impl KeyStore {
                     .try_get::<Option<OffsetDateTime>, _>("expires_at")?
                     .map(Timestamp::from_offset),
                 revoked: row.try_get("revoked")?,
+                no_limit: row.try_get("no_limit")?,
             };
             Ok((hash, record))
         });
@@ -166,8 +172,9 @@ impl KeyStore {
         .await?;
         let subject_id = known.unwrap_or_else(|| format!("sub-{}", Uuid::new_v4().simple()));
         sqlx::query(
-            "INSERT INTO annals.api_keys (key_id, subject_id, user_name, key_sha256, roles, created_at, expires_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            "INSERT INTO annals.api_keys (key_id, subject_id, user_name, key_sha256, roles, created_at, expires_at,
+                 no_limit)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
         .bind(key_id)
         .bind(&subject_id)
@@ -176,6 +183,7 @@ impl KeyStore {
         .bind(&new.roles)
         .bind(now.to_offset())
         .bind(new.expires_at.map(Timestamp::to_offset))
+        .bind(new.no_limit)
         .execute(&mut *tx)
         .await?;
         let facts = Facts::KeyCreated(KeyCreated {
@@ -186,6 +194,7 @@ impl KeyStore {
             key_sha256: sha256_hex(key.as_bytes()),
             roles: new.roles.clone(),
             expires_at: new.expires_at,
+            no_limit: new.no_limit,
         });
         let personal = Personal {
             user_name: Some(actor.user_name.clone()),
@@ -294,7 +303,7 @@ impl KeyStore {
 /// [`KeyError::Store`].
 pub async fn list_keys(pool: &PgPool) -> Result<Vec<Listed>, KeyError> {
     let rows = sqlx::query(
-        "SELECT key_id, user_name, subject_id, roles, created_at, expires_at, revoked_at
+        "SELECT key_id, user_name, subject_id, roles, created_at, expires_at, revoked_at, no_limit
          FROM annals.api_keys ORDER BY created_at DESC, key_id",
     )
     .fetch_all(pool)
@@ -311,6 +320,7 @@ pub async fn list_keys(pool: &PgPool) -> Result<Vec<Listed>, KeyError> {
             created_at: Timestamp::from_offset(row.try_get("created_at")?),
             expires_at: at("expires_at")?,
             revoked_at: at("revoked_at")?,
+            no_limit: row.try_get("no_limit")?,
         })
     });
     Ok(listed.collect::<Result<_, sqlx::Error>>()?)
@@ -323,7 +333,7 @@ pub async fn list_keys(pool: &PgPool) -> Result<Vec<Listed>, KeyError> {
 pub async fn list_adoptable(connection: &mut PgConnection) -> Result<Vec<KeptKey>, KeyError> {
     let rows = sqlx::query(
         "SELECT key_id, subject_id, encode(key_sha256, 'hex') AS key_sha256, roles, expires_at,
-             revoked_at IS NOT NULL AS revoked
+             revoked_at IS NOT NULL AS revoked, no_limit
          FROM annals.api_keys ORDER BY created_at, key_id",
     )
     .fetch_all(connection)
@@ -337,6 +347,7 @@ pub async fn list_adoptable(connection: &mut PgConnection) -> Result<Vec<KeptKey
             roles: row.try_get("roles")?,
             expires_at: expires_at.map(Timestamp::from_offset),
             revoked: row.try_get("revoked")?,
+            no_limit: row.try_get("no_limit")?,
         })
     });
     Ok(kept.collect::<Result<_, sqlx::Error>>()?)

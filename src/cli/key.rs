@@ -26,6 +26,9 @@ pub(super) enum KeyCommand {
         /// When it ends: an RFC 3339 time, or days from now such as 90d.
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
+        /// Its calls have no rate limit: for a batch job of yours, never for an agent.
+        #[arg(long)]
+        no_limit: bool,
     },
     /// Lists keys, newest first.
     List {
@@ -48,9 +51,9 @@ impl From<KeyError> for Failure {
 
 pub(super) async fn run(common: &Common, command: KeyCommand) -> Result<ExitCode, Failure> {
     let text = match command {
-        KeyCommand::Create { name, roles, expires } => {
+        KeyCommand::Create { name, roles, expires, no_limit } => {
             let expires_at = expires.as_deref().map(|text| expiry(text, SystemClock.now())).transpose()?;
-            create(common, &NewKey { name, roles, expires_at }).await?
+            create(common, &NewKey { name, roles, expires_at, no_limit }).await?
         }
         KeyCommand::List { json } => show_list(&list(common).await?, json)?,
         KeyCommand::Revoke { key_id } => revoke(common, key_id).await?,
@@ -131,6 +134,7 @@ fn show_list(keys: &[Listed], json: bool) -> Result<String, Failure> {
             (None, Some(end)) => format!("until {end}"),
             (None, None) => "active".to_owned(),
         };
+        let state = if key.no_limit { format!("{state}, no rate limit") } else { state };
         let roles = key.roles.join(",");
         text += &format!(
             "{:<36}  {:<20}  {:<16}  {:<27}  {state}\n",

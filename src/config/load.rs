@@ -110,7 +110,12 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "at most half of projection.lease_ms",
     )?;
     check_retention(config)?;
+    check_refusals(&config.limits)?;
     require(config.limits.calls_in_flight_max >= 1, "limits.calls_in_flight_max", "at least 1")?;
+    let per_key = config.limits.calls_in_flight_per_key_max;
+    require(per_key >= 1, "limits.calls_in_flight_per_key_max", "at least 1")?;
+    require(config.limits.calls_per_minute >= 1, "limits.calls_per_minute", "at least 1")?;
+    require(config.limits.calls_burst >= 1, "limits.calls_burst", "at least 1")?;
     require(config.limits.connections_max >= 1, "limits.connections_max", "at least 1")?;
     require(config.limits.head_bytes_max >= 8 * 1024, "limits.head_bytes_max", "at least 8192")?;
     require(config.limits.body_bytes_max >= 1024, "limits.body_bytes_max", "at least 1024")?;
@@ -155,6 +160,22 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     }
     roles_are_unique(config)?;
     config.personas()?;
+    Ok(())
+}
+
+/// What a flood may cost must have a bound, and none of the refusals may wait long for its event.
+fn check_refusals(limits: &super::Limits) -> Result<(), ConfigError> {
+    let value =
+        |key: &str, cause: &str| Err(ConfigError::Value { key: key.to_owned(), cause: cause.to_owned() });
+    if limits.refusals_per_minute > 100_000 {
+        return value("limits.refusals_per_minute", "at most 100000");
+    }
+    if !(1..=1_000_000).contains(&limits.refusal_sources_max) {
+        return value("limits.refusal_sources_max", "1 to 1000000");
+    }
+    if !(100..=10_000).contains(&limits.refusal_window_ms) {
+        return value("limits.refusal_window_ms", "100 to 10000: a crash may lose the counts of that time");
+    }
     Ok(())
 }
 
@@ -281,6 +302,12 @@ mod tests {
             ("projection: {lease_ms: 1000, lease_renew_ms: 900}", "projection.lease_renew_ms"),
             ("personas: {a: {roles: [x]}, b: {roles: [x]}}", "personas.b.roles"),
             ("log: {retention_days: 0}", "log.retention_days"),
+            ("limits: {calls_in_flight_per_key_max: 0}", "limits.calls_in_flight_per_key_max"),
+            ("limits: {calls_per_minute: 0}", "limits.calls_per_minute"),
+            ("limits: {calls_burst: 0}", "limits.calls_burst"),
+            ("limits: {refusals_per_minute: 100001}", "limits.refusals_per_minute"),
+            ("limits: {refusal_sources_max: 0}", "limits.refusal_sources_max"),
+            ("limits: {refusal_window_ms: 10001}", "limits.refusal_window_ms"),
             ("projection: {retention_days: 36501}", "projection.retention_days"),
             ("log: {retention_interval_ms: 99}", "log.retention_interval_ms"),
             ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),

@@ -163,6 +163,12 @@ pub struct Limits {
     pub body_timeout_ms: u64,
     /// Tool calls that run at once.
     pub calls_in_flight_max: usize,
+    /// Tool calls of one API key that run at once.
+    pub calls_in_flight_per_key_max: usize,
+    /// Tool calls of one API key in a minute, after its burst.
+    pub calls_per_minute: u32,
+    /// Tool calls that an API key may make at once before its rate counts.
+    pub calls_burst: u32,
     /// From receipt to the end of a call, milliseconds.
     pub call_timeout_ms: u64,
     /// Arguments over this size are recorded as digest and size only, bytes.
@@ -175,6 +181,14 @@ pub struct Limits {
     pub session_idle_ms: u64,
     /// How long running calls may go on after SIGTERM before they are cancelled, milliseconds.
     pub shutdown_grace_ms: u64,
+    /// Refusals of callers nobody knows that have events of their own, of one network and minute; more are counted.
+    pub refusals_per_source_per_minute: u32,
+    /// The same over all networks.
+    pub refusals_per_minute: u32,
+    /// Networks that are told apart; all further ones are as one.
+    pub refusal_sources_max: usize,
+    /// The longest time that one event of counted refusals stands for, milliseconds.
+    pub refusal_window_ms: u64,
 }
 
 impl Default for Limits {
@@ -186,12 +200,19 @@ impl Default for Limits {
             body_bytes_max: 1024 * 1024,
             body_timeout_ms: 30_000,
             calls_in_flight_max: 256,
+            calls_in_flight_per_key_max: 128,
+            calls_per_minute: 240,
+            calls_burst: 60,
             call_timeout_ms: 30_000,
             recorded_arguments_bytes_max: 64 * 1024,
             sessions_max: 10_000,
             sessions_per_key_max: 1_000,
             session_idle_ms: 30 * 60 * 1_000,
             shutdown_grace_ms: 2_000,
+            refusals_per_source_per_minute: 20,
+            refusals_per_minute: 300,
+            refusal_sources_max: 4_096,
+            refusal_window_ms: 10_000,
         }
     }
 }
@@ -352,8 +373,22 @@ impl Limits {
     pub fn dispatch(&self) -> crate::dispatch::Limits {
         crate::dispatch::Limits {
             calls_in_flight_max: self.calls_in_flight_max,
+            calls_in_flight_per_key_max: self.calls_in_flight_per_key_max,
+            calls_per_minute: self.calls_per_minute,
+            calls_burst: self.calls_burst,
             call_timeout: Duration::from_millis(self.call_timeout_ms),
             recorded_arguments_bytes_max: self.recorded_arguments_bytes_max,
+        }
+    }
+
+    /// For the gate.
+    #[must_use]
+    pub fn flood(&self) -> crate::auth::FloodLimits {
+        crate::auth::FloodLimits {
+            per_source_per_minute: self.refusals_per_source_per_minute,
+            per_minute: self.refusals_per_minute,
+            sources_max: self.refusal_sources_max,
+            window: Duration::from_millis(self.refusal_window_ms),
         }
     }
 }

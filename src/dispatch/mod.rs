@@ -4,6 +4,7 @@
 
 mod limits;
 mod purpose;
+mod rate;
 mod record;
 mod refusals;
 mod run;
@@ -95,7 +96,7 @@ struct Inner {
     lanes: Arc<Lanes>,
     toolbox: Arc<Toolbox>,
     limits: Limits,
-    running: Arc<tokio::sync::Semaphore>,
+    rate: rate::Limiter,
     tasks: Tasks,
     refusals: refusals::Refusals,
 }
@@ -105,9 +106,14 @@ impl Dispatch {
     /// running calls end as cancelled and new ones are refused.
     #[must_use]
     pub fn new(lanes: Arc<Lanes>, toolbox: Arc<Toolbox>, limits: Limits, tasks: Tasks) -> Self {
-        let running = Arc::new(tokio::sync::Semaphore::new(limits.calls_in_flight_max));
+        let rate = rate::Limiter::new(limits, Arc::clone(lanes.clock()));
         let refusals = refusals::Refusals::default();
-        Self { inner: Arc::new(Inner { lanes, toolbox, limits, running, tasks, refusals }) }
+        Self { inner: Arc::new(Inner { lanes, toolbox, limits, rate, tasks, refusals }) }
+    }
+
+    /// Registers what dispatch counts.
+    pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.inner.rate.register(registry);
     }
 
     /// The tools, for listing.

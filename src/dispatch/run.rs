@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::purpose;
+use super::rate::Place;
 use super::record::{CallRecord, Ending, OUTCOME_EXTRA_BYTES};
-use super::{Answer, CallRequest, Dispatch, Inner};
+use super::{Answer, CallRequest, Dispatch, Inner, Limits};
 use crate::auth::Persona;
 use crate::base::{Category, clip, nearest, planted};
 use crate::log::{Receipt, RecordError, Refusal, Reservation};
@@ -59,7 +59,7 @@ where
 struct Decided {
     record: CallRecord,
     prepared: Box<dyn Prepared>,
-    permit: OwnedSemaphorePermit,
+    permit: Place,
 }
 
 async fn decide_and_run(inner: Arc<Inner>, request: CallRequest) -> Answer {
@@ -88,6 +88,12 @@ fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallReco
     let record = |connection: Option<&str>| {
         CallRecord::new(request, &arguments, purpose.clone(), definition, connection, limits)
     };
+    if let Err(error) = inner.rate.take_one(&request.principal) {
+        // Digest and size are enough of the arguments: what is refused for its rate must cost little.
+        let limits = Limits { recorded_arguments_bytes_max: 0, ..*limits };
+        let record = CallRecord::new(request, &arguments, None, definition, None, &limits);
+        return Err(Box::new((record, error)));
+    }
     let Some(tool) = tool else {
         return Err(Box::new((record(None), unknown_tool(inner, request))));
     };
@@ -106,9 +112,9 @@ fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallReco
         return Err(Box::new((record(connection), connection_not_allowed(name))));
     }
     let record = record(connection);
-    match Arc::clone(&inner.running).try_acquire_owned() {
+    match inner.rate.enter(&request.principal) {
         Ok(permit) => Ok(Decided { record, prepared, permit }),
-        Err(_) => Err(Box::new((record, too_many_calls(limits.calls_in_flight_max)))),
+        Err(error) => Err(Box::new((record, error))),
     }
 }
 
@@ -234,7 +240,7 @@ async fn drive(
     request: &CallRequest,
     run: Run,
     cancel: &CancellationToken,
-    permit: OwnedSemaphorePermit,
+    permit: Place,
 ) -> Ended {
     let mut run = AssertUnwindSafe(run).catch_unwind().boxed();
     let spent = inner.lanes.clock().now().millis_since(request.received_at);
@@ -340,15 +346,6 @@ fn timed_out(timeout: Duration) -> ToolError {
         "call_timed_out",
         format!("The call took longer than {} ms.", timeout.as_millis()),
         "Ask for less at once, or have the operator raise limits.call_timeout_ms.",
-    )
-}
-
-fn too_many_calls(limit: usize) -> ToolError {
-    ToolError::new(
-        Category::RateLimit,
-        "too_many_calls",
-        format!("{limit} calls run already."),
-        "Retry in a second; the operator can raise limits.calls_in_flight_max.",
     )
 }
 

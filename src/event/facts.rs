@@ -72,7 +72,7 @@ pub struct Common {
 }
 
 /// How the principal proved who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthMethod {
     /// An API key kept in Postgres.
@@ -84,7 +84,7 @@ pub enum AuthMethod {
 }
 
 /// How a call came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// Streamable HTTP.
@@ -240,7 +240,7 @@ pub struct Terminal {
 }
 
 /// `auth.failed`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct AuthFailed {
     /// `missing`, `malformed`, `unknown`, `revoked`, `expired`, `unmapped` (no persona for its roles).
     pub reason: String,
@@ -249,7 +249,7 @@ pub struct AuthFailed {
     pub key_id: Option<Uuid>,
     /// `mcp`, `rest`.
     pub source: String,
-    /// The method and path asked for, clipped.
+    /// The method and path asked for, clipped; `*` where the event stands for more than one.
     pub route: String,
     /// How many refusals the event stands for.
     pub count: u64,
@@ -259,18 +259,18 @@ pub struct AuthFailed {
 }
 
 /// The time that a counted event stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Window {
     /// The first that is counted.
     pub began_at: Timestamp,
     /// The last that is counted.
     pub ended_at: Timestamp,
-    /// How many networks they came from, as far as that is told apart.
+    /// How many networks they came from; at least so many when there were more than are told apart.
     pub sources: u64,
 }
 
 /// `request.refused`: not a call, and not taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct RequestRefused {
     /// The specific reason, such as `not_json`: a row of docs/events.md.
     pub reason: String,
@@ -282,7 +282,7 @@ pub struct RequestRefused {
     /// The JSON-RPC error code of the answer, where it is a JSON-RPC message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rpc_code: Option<i64>,
-    /// The method and path asked for, clipped; `stdio` on standard input.
+    /// The method and path asked for, clipped; `stdio` on standard input; `*` where the event stands for more than one.
     pub route: String,
     /// `mcp`, `rest`.
     pub source: String,
@@ -413,6 +413,9 @@ pub struct KeyCreated {
     /// When it ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    /// Whether its calls have no rate limit; absent is false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_limit: bool,
 }
 
 /// `admin.key_revoked`
@@ -505,6 +508,9 @@ pub struct KeptKey {
     pub expires_at: Option<Timestamp>,
     /// Whether it was revoked.
     pub revoked: bool,
+    /// Whether its calls have no rate limit; absent is false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_limit: bool,
 }
 
 /// `admin.log_adopted`: all parts are made in one transaction; the lists are spread over them.

@@ -72,7 +72,11 @@ impl Asked<'_> {
         let mut writer = ResultWriter::new(self.era, self.id, 3 * text.len());
         writer.text_content(&text);
         writer.member("isError", &true);
-        writer.finish_call(self.call_id, Some(error))
+        let reply = writer.finish_call(self.call_id, Some(error));
+        match error.retry_after_s {
+            Some(seconds) => reply.retry_after(seconds),
+            None => reply,
+        }
     }
 
     fn error(&self, code: i64, of_call: &ToolError) -> Reply {

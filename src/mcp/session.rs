@@ -305,6 +305,7 @@ mod tests {
             auth_method: AuthMethod::ApiKey,
             key_id: Some(Uuid::from_u128(key)),
             roles: vec![],
+            no_limit: false,
         }
     }
 

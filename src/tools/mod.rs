@@ -154,6 +154,9 @@ pub struct ToolError {
     pub message: String,
     /// What to do next.
     pub hint: String,
+    /// When to try again, seconds, where time alone helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u32>,
 }
 
 impl ToolError {
@@ -165,7 +168,13 @@ impl ToolError {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Self { code, category, message: message.into(), hint: hint.into() }
+        Self { code, category, message: message.into(), hint: hint.into(), retry_after_s: None }
+    }
+
+    /// The same with the time after which to try again, seconds.
+    #[must_use]
+    pub fn retry_after(self, seconds: u32) -> Self {
+        Self { retry_after_s: Some(seconds), ..self }
     }
 
     /// The arguments are wrong.

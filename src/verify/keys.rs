@@ -35,11 +35,14 @@ struct KeyFacts {
     key_sha256: String,
     roles: Vec<String>,
     expires_at: Option<Timestamp>,
+    no_limit: bool,
 }
 
 impl KeyFacts {
     fn agrees(&self, row: &Self) -> bool {
-        let of = |facts: &Self| (facts.subject_id.clone(), facts.key_sha256.clone(), facts.expires_at);
+        let of = |facts: &Self| {
+            (facts.subject_id.clone(), facts.key_sha256.clone(), facts.expires_at, facts.no_limit)
+        };
         of(self) == of(row) && self.roles == row.roles && (!self.named || self.user_name == row.user_name)
     }
 }
@@ -55,6 +58,7 @@ impl KeyBook {
                 key_sha256: made.key_sha256.clone(),
                 roles: made.roles.clone(),
                 expires_at: made.expires_at,
+                no_limit: made.no_limit,
                 named: true,
             };
             self.made.entry(made.key_id).or_insert((place, facts));
@@ -69,6 +73,7 @@ impl KeyBook {
                     key_sha256: kept.key_sha256.clone(),
                     roles: kept.roles.clone(),
                     expires_at: kept.expires_at,
+                    no_limit: kept.no_limit,
                 };
                 self.made.entry(kept.key_id).or_insert((place, facts));
                 if kept.revoked {
@@ -86,7 +91,7 @@ impl KeyBook {
     ) -> Result<(), sqlx::Error> {
         let all = sqlx::query(
             "SELECT key_id, subject_id, user_name, encode(key_sha256, 'hex') AS key_sha256, roles, expires_at,
-                 created_at, revoked_at IS NOT NULL AS revoked
+                 created_at, revoked_at IS NOT NULL AS revoked, no_limit
              FROM annals.api_keys k WHERE NOT EXISTS (
                  SELECT FROM annals.outbox o WHERE o.topic = 'annals.admin' AND o.key = k.key_id::text)
              ORDER BY created_at, key_id",
@@ -104,6 +109,7 @@ impl KeyBook {
                 expires_at: row
                     .try_get::<Option<OffsetDateTime>, _>("expires_at")?
                     .map(Timestamp::from_offset),
+                no_limit: row.try_get("no_limit")?,
             };
             let created_at = Timestamp::from_offset(row.try_get("created_at")?);
             let (place, detail) = match self.made.get(&key_id) {

@@ -126,6 +126,11 @@ async fn another_log_is_found_and_adopted_with_the_old_rows_as_history() {
             "api_keys has another key",
         ),
         (
+            "UPDATE annals.api_keys SET no_limit = false WHERE user_name = 'ann'",
+            "UPDATE annals.api_keys SET no_limit = true WHERE user_name = 'ann'",
+            "api_keys has another key",
+        ),
+        (
             "UPDATE annals.api_keys SET revoked_at = NULL WHERE user_name = 'ben'",
             "UPDATE annals.api_keys SET revoked_at = now() WHERE user_name = 'ben'",
             "was revoked here, and api_keys has it in force",

@@ -111,7 +111,7 @@ pub(crate) async fn control(home: &Home) -> ControlClient {
 }
 
 pub(crate) async fn make_key(control: &ControlClient, name: &str) -> Created {
-    let new = NewKey { name: name.into(), roles: vec!["analyst".into()], expires_at: None };
+    let new = NewKey { name: name.into(), roles: vec!["analyst".into()], expires_at: None, no_limit: true };
     control.request(Method::POST, "/v1/keys", Some(&new)).await.unwrap()
 }
 

@@ -163,6 +163,7 @@ fn request(stage: &Stage, arguments: &str) -> CallRequest {
             auth_method: AuthMethod::ApiKey,
             key_id: Some(Uuid::from_u128(9)),
             roles: strings(&["analyst"]),
+            no_limit: false,
         }),
         persona: Arc::new(persona),
         tool: "puppet".into(),

@@ -28,6 +28,7 @@ pub(crate) struct FaultyLog {
     fault: Mutex<Fault>,
     seen: watch::Sender<Vec<Kind>>,
     released: watch::Sender<bool>,
+    refused: watch::Sender<usize>,
 }
 
 impl FaultyLog {
@@ -37,6 +38,7 @@ impl FaultyLog {
             fault: Mutex::new(Fault::None),
             seen: watch::channel(Vec::new()).0,
             released: watch::channel(false).0,
+            refused: watch::channel(0).0,
         }
     }
 
@@ -51,6 +53,11 @@ impl FaultyLog {
     /// Waits until a frame of `kind` was handed over.
     pub(crate) async fn handed_over(&self, kind: Kind) {
         self.seen.subscribe().wait_for(|seen| seen.contains(&kind)).await.unwrap();
+    }
+
+    /// Waits until a reservation was refused.
+    pub(crate) async fn refused(&self) {
+        self.refused.subscribe().wait_for(|count| *count > 0).await.unwrap();
     }
 
     fn fault(&self) -> Fault {
@@ -69,6 +76,7 @@ impl Log for FaultyLog {
 
     fn reserve(&self, records: u32, bytes: u64) -> BoxFuture<'_, Result<Reservation, AppendError>> {
         if self.fault() == Fault::Refuse {
+            self.refused.send_modify(|count| *count += 1);
             return async { Err(AppendError::Refused(Refusal::Full("planned".into()))) }.boxed();
         }
         self.inner.reserve(records, bytes)
@@ -121,6 +129,9 @@ impl Log for FaultyLog {
     }
 
     fn health(&self) -> Health {
+        if self.fault() == Fault::Refuse {
+            return Health::Refusing("planned".into());
+        }
         self.inner.health()
     }
 

@@ -41,6 +41,7 @@ fn record(name: &str, role: &str) -> KeyRecord {
         roles: vec![role.into()],
         expires_at: None,
         revoked: false,
+        no_limit: false,
     }
 }
 

@@ -162,6 +162,7 @@ fn keys() -> Arc<Keys> {
             roles: vec![role.into()],
             expires_at: None,
             revoked: false,
+            no_limit: false,
         };
         (sha256(key.as_bytes()), record)
     };

@@ -37,6 +37,7 @@ pub(crate) fn context(persona: Persona, cancel: CancellationToken) -> CallContex
         auth_method: AuthMethod::ApiKey,
         key_id: None,
         roles: vec!["analyst".into()],
+        no_limit: false,
     };
     CallContext {
         call_id: uuid_v7(annals::base::Timestamp::default()),

@@ -211,6 +211,7 @@ async fn a_key_that_no_event_made_and_a_revocation_undone_are_found() {
             key_sha256: sha256_hex(key_id.as_bytes()),
             roles: vec!["analyst".into()],
             expires_at: None,
+            no_limit: false,
         });
         let personal = Personal { object_name: Some("ann".into()), ..Personal::default() };
         stand.record(&made, &key_id.to_string(), &personal).await;
@@ -244,6 +245,10 @@ async fn a_key_that_no_event_made_and_a_revocation_undone_are_found() {
         (
             "UPDATE annals.api_keys SET roles = '{admin}' WHERE key_id = '00000000-0000-0000-0000-000000000001'".into(),
             format!("api_keys has another key {ann} than this event made"),
+        ),
+        (
+            "UPDATE annals.api_keys SET no_limit = true WHERE key_id = '00000000-0000-0000-0000-000000000002'".into(),
+            format!("api_keys has another key {ben} than this event made"),
         ),
     ];
     for (sql, detail) in &forgeries {
