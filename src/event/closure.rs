@@ -154,8 +154,7 @@ mod tests {
     fn what_was_erased_stays_erased_in_the_closure() {
         let (event, requested) = intent();
         let token = Decoded::read(Topic::ToolCalls, &event.body).unwrap().token;
-        let body =
-            [&event.body[..token.start], TOKEN_ABSENT.as_bytes(), &event.body[token.end..]].concat();
+        let body = [&event.body[..token.start], TOKEN_ABSENT.as_bytes(), &event.body[token.end..]].concat();
         let closed = closure(event.target, &body).unwrap();
         let text = String::from_utf8(closed.body.to_vec()).unwrap();
         assert!(!text.contains("ann\\") && !text.contains("to see"), "{text}");

@@ -28,6 +28,7 @@ pub(crate) struct FaultyLog {
     fault: Mutex<Fault>,
     seen: watch::Sender<Vec<Kind>>,
     released: watch::Sender<bool>,
+    refused: watch::Sender<bool>,
 }
 
 impl FaultyLog {
@@ -37,6 +38,7 @@ impl FaultyLog {
             fault: Mutex::new(Fault::None),
             seen: watch::channel(Vec::new()).0,
             released: watch::channel(false).0,
+            refused: watch::channel(false).0,
         }
     }
 
@@ -51,6 +53,11 @@ impl FaultyLog {
     /// Waits until a frame of `kind` was handed over.
     pub(crate) async fn handed_over(&self, kind: Kind) {
         self.seen.subscribe().wait_for(|seen| seen.contains(&kind)).await.unwrap();
+    }
+
+    /// Waits until a reservation was refused on request.
+    pub(crate) async fn refused(&self) {
+        self.refused.subscribe().wait_for(|refused| *refused).await.unwrap();
     }
 
     fn fault(&self) -> Fault {
@@ -69,6 +76,7 @@ impl Log for FaultyLog {
 
     fn reserve(&self, records: u32, bytes: u64) -> BoxFuture<'_, Result<Reservation, AppendError>> {
         if self.fault() == Fault::Refuse {
+            self.refused.send_replace(true);
             return async { Err(AppendError::Refused(Refusal::Full("planned".into()))) }.boxed();
         }
         self.inner.reserve(records, bytes)

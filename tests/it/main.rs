@@ -21,6 +21,7 @@ mod log_files;
 mod mcp;
 mod mounts;
 mod outbox;
+mod outcomes;
 mod projection;
 mod query;
 mod reading;

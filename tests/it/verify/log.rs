@@ -15,7 +15,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::first;
-use crate::projection::stand::{Forged, append, call, lanes, open_log, terminal};
+use crate::projection::stand::{Forged, OF_ITS_LANE, append, call, lanes, open_log, terminal};
 
 /// A log without anything around it.
 struct Bench {
@@ -62,7 +62,7 @@ fn body(facts: &Facts) -> Bytes {
 fn body_at(occurred_at: Timestamp, facts: &Facts) -> Bytes {
     let draft = Draft {
         source: "urn:annals:default".into(),
-        incarnation: Uuid::from_u128(9),
+        incarnation: OF_ITS_LANE,
         ack: AckClass::Fsync,
         ack_check: AckCheck::Verified,
     };
