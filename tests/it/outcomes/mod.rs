@@ -171,7 +171,7 @@ async fn a_call_whose_process_was_killed_is_closed_after_the_restart() {
     assert_eq!(ended(&home, call).await, (Kind::ToolCallInterrupted, "interrupted".into()));
     let row = Caller::new(&server)
         .get_until("/api/v1/admin/audit/events?limit=5&event_kind=tool_call.interrupted", |body| {
-            body["events"].as_array()?.first().cloned()
+            body["data"].as_array()?.first().cloned()
         })
         .await;
     assert_eq!(row["purpose"], "to be killed", "{row}");
