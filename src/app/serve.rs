@@ -20,7 +20,7 @@ use crate::base::Tasks;
 use crate::config::Config;
 use crate::consumer::{self, StoreState, StoreStatus};
 use crate::db;
-use crate::dispatch::Dispatch;
+use crate::dispatch::{self, Dispatch};
 use crate::http;
 use crate::log::Lanes;
 use crate::query::Query;
@@ -67,6 +67,7 @@ pub(super) struct Services {
     pub(super) postgres: store::Server,
     pub(super) worker: Tasks,
     pub(super) worker_metrics: consumer::Metrics,
+    pub(super) outcomes: dispatch::Outcomes,
     pub(super) retention_metrics: retention::Metrics,
     pub(super) status: watch::Sender<StoreStatus>,
 }
@@ -147,6 +148,10 @@ fn services(
         postgres: store::Server::default(),
         worker: Tasks::new(),
         worker_metrics: consumer::Metrics::register(registry),
+        outcomes: dispatch::Outcomes {
+            unrecorded: Arc::default(),
+            metrics: dispatch::Metrics::register(registry),
+        },
         retention_metrics: retention::Metrics::register(registry),
         status: watch::Sender::new(StoreStatus::starting()),
     })
@@ -249,11 +254,12 @@ impl Front<'_> {
             limits: config.limits.dispatch(),
         };
         let toolbox = Arc::new(toolbox(Arc::clone(&services.connections), about));
-        let dispatch = Arc::new(Dispatch::new(
+        let dispatch = Arc::new(Dispatch::with_outcomes(
             Arc::clone(&lanes),
             toolbox,
             config.limits.dispatch(),
             self.calls.clone(),
+            services.outcomes.clone(),
         ));
         dispatch.register(registry);
         let sessions = crate::mcp::SessionLimits {

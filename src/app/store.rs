@@ -12,7 +12,7 @@ use super::workbench::key_store;
 use super::{Services, StartError};
 use crate::auth::{KeyStore, NewKey, local_principal};
 use crate::base::Tasks;
-use crate::consumer::{Options, Pools, Worker};
+use crate::consumer::{Closer, Options, Pools, Worker};
 use crate::db::{self, Postgres, Role};
 use crate::outbox::Outbox;
 use crate::projection::audit::Audit;
@@ -156,6 +156,20 @@ fn start_worker(services: &Services, postgres: &Postgres) {
     });
     let tasks = services.worker.clone();
     services.worker.spawn("audit projection", async move { worker.run(&tasks).await });
+    start_closer(services, postgres);
+}
+
+/// It records, so it stops before the last events do, and not with the worker.
+fn start_closer(services: &Services, postgres: &Postgres) {
+    let closer = Closer::new(
+        Arc::clone(&services.lanes),
+        postgres.pool(Role::Writer),
+        Arc::clone(&services.outcomes.unrecorded),
+        services.worker_metrics.clone(),
+    );
+    let interval = Duration::from_millis(services.config.projection.closure_interval_ms);
+    let stop = services.background.cancel_token().clone();
+    services.background.spawn("closures of calls", closer.run(interval, stop));
 }
 
 /// Lets the projection come to the end of a closed log, then stops it; the next start goes on from its checkpoint.

@@ -109,6 +109,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "projection.lease_renew_ms",
         "at most half of projection.lease_ms",
     )?;
+    require(
+        (100..=20_000).contains(&config.projection.closure_interval_ms),
+        "projection.closure_interval_ms",
+        "100 to 20000: a call is closed within 30 s",
+    )?;
     check_retention(config)?;
     check_refusals(&config.limits)?;
     require(config.limits.calls_in_flight_max >= 1, "limits.calls_in_flight_max", "at least 1")?;
@@ -300,6 +305,8 @@ mod tests {
             ("tenant: 'a b'", "tenant"),
             ("log: {segment_bytes: 5}", "log.segment_bytes"),
             ("projection: {lease_ms: 1000, lease_renew_ms: 900}", "projection.lease_renew_ms"),
+            ("projection: {closure_interval_ms: 99}", "projection.closure_interval_ms"),
+            ("projection: {closure_interval_ms: 20001}", "projection.closure_interval_ms"),
             ("personas: {a: {roles: [x]}, b: {roles: [x]}}", "personas.b.roles"),
             ("log: {retention_days: 0}", "log.retention_days"),
             ("limits: {calls_in_flight_per_key_max: 0}", "limits.calls_in_flight_per_key_max"),

@@ -133,6 +133,8 @@ pub struct Projection {
     pub lease_renew_ms: u64,
     /// How long audit rows are kept, days; for ever when absent. They go by whole months, once all of the month is older.
     pub retention_days: Option<u32>,
+    /// How often calls are looked for that nobody can end any more, milliseconds.
+    pub closure_interval_ms: u64,
 }
 
 impl Default for Projection {
@@ -143,6 +145,7 @@ impl Default for Projection {
             lease_ms: 5_000,
             lease_renew_ms: 1_500,
             retention_days: None,
+            closure_interval_ms: 5_000,
         }
     }
 }

@@ -206,13 +206,18 @@ pub(super) fn target_of(row: &sqlx::postgres::PgRow) -> Result<TopicPartition, s
     })
 }
 
-fn checkpoint_of(row: &sqlx::postgres::PgRow) -> Result<Option<Checkpoint>, sqlx::Error> {
+/// Reads `position` of a row, which may have none.
+pub(super) fn position_of(row: &sqlx::postgres::PgRow) -> Result<Option<Position>, sqlx::Error> {
     let position: Option<i64> = row.try_get("position")?;
+    let position = position.map(u64::try_from).transpose();
+    Ok(position.map_err(|error| sqlx::Error::Decode(Box::new(error)))?.map(Position))
+}
+
+fn checkpoint_of(row: &sqlx::postgres::PgRow) -> Result<Option<Checkpoint>, sqlx::Error> {
     let link: Option<Vec<u8>> = row.try_get("link")?;
-    let (Some(position), Some(link)) = (position, link) else {
+    let (Some(position), Some(link)) = (position_of(row)?, link) else {
         return Ok(None);
     };
-    let position = u64::try_from(position).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
     let link = Link::try_from(link.as_slice()).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-    Ok(Some(Checkpoint { position: Position(position), link }))
+    Ok(Some(Checkpoint { position, link }))
 }

@@ -15,6 +15,7 @@ pub struct Metrics {
     pub(super) conflicts: Counter,
     pub(super) lag: Gauge,
     pub(super) stopped: Gauge,
+    pub(super) interrupted: Counter,
     pub(super) batch_seconds: Histogram,
 }
 
@@ -28,6 +29,7 @@ impl Default for Metrics {
             conflicts: Counter::default(),
             lag: Gauge::default(),
             stopped: Gauge::default(),
+            interrupted: Counter::default(),
             batch_seconds: Histogram::new([
                 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
             ]),
@@ -74,6 +76,11 @@ impl Metrics {
             "annals_projection_stopped_loops",
             "Loops that stopped for good because the log is damaged or another one; their lag counts no more",
             metrics.stopped.clone(),
+        );
+        registry.register(
+            "annals_calls_interrupted",
+            "Calls that were closed because nobody can say how they ended",
+            metrics.interrupted.clone(),
         );
         registry.register(
             "annals_projection_batch_duration_seconds",

@@ -2,14 +2,19 @@
 //!
 //! Knows nothing of HTTP or JSON-RPC. No result leaves [`Dispatch::call`] before its terminal event is durable.
 
+mod late;
 mod limits;
+mod metrics;
 mod purpose;
 mod rate;
 mod record;
 mod refusals;
 mod run;
+mod unrecorded;
 
 pub use limits::Limits;
+pub use metrics::Metrics;
+pub use unrecorded::{Unrecorded, UnrecordedCall};
 
 use std::sync::Arc;
 
@@ -84,6 +89,7 @@ pub enum Answer {
         retry_after_s: u32,
     },
     /// The tool may have had an effect, but its outcome could not be recorded; the result is withheld.
+    /// The call is closed later, once the log takes that.
     OutcomeUnrecorded(ToolError),
 }
 
@@ -99,6 +105,16 @@ struct Inner {
     rate: rate::Limiter,
     tasks: Tasks,
     refusals: refusals::Refusals,
+    outcomes: Outcomes,
+}
+
+/// What others see of how calls end. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Outcomes {
+    /// Calls whose end could not be recorded.
+    pub unrecorded: Arc<Unrecorded>,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 impl Dispatch {
@@ -106,9 +122,21 @@ impl Dispatch {
     /// running calls end as cancelled and new ones are refused.
     #[must_use]
     pub fn new(lanes: Arc<Lanes>, toolbox: Arc<Toolbox>, limits: Limits, tasks: Tasks) -> Self {
+        Self::with_outcomes(lanes, toolbox, limits, tasks, Outcomes::default())
+    }
+
+    /// As [`Dispatch::new`], seen by others through `outcomes`.
+    #[must_use]
+    pub fn with_outcomes(
+        lanes: Arc<Lanes>,
+        toolbox: Arc<Toolbox>,
+        limits: Limits,
+        tasks: Tasks,
+        outcomes: Outcomes,
+    ) -> Self {
         let rate = rate::Limiter::new(limits, Arc::clone(lanes.clock()));
         let refusals = refusals::Refusals::default();
-        Self { inner: Arc::new(Inner { lanes, toolbox, limits, rate, tasks, refusals }) }
+        Self { inner: Arc::new(Inner { lanes, toolbox, limits, rate, tasks, refusals, outcomes }) }
     }
 
     /// Registers what dispatch counts.

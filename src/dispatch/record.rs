@@ -2,10 +2,14 @@
 
 use serde_json::value::RawValue;
 
+use uuid::Uuid;
+
+use super::late::After;
 use super::{CallRequest, Limits};
 use crate::base::{Timestamp, clip, sha256_hex};
 use crate::event::{
-    ArgumentsLevel, Call, Draft, Event, Facts, Failure, Kind, Outcome, Personal, Requested, Terminal,
+    ArgumentsLevel, Call, Draft, Effect, Event, Facts, Failure, Kind, Outcome, Personal, Requested, Terminal,
+    TopicPartition, partition_of,
 };
 use crate::tools::{Definition, ToolError, ToolResult};
 
@@ -35,9 +39,20 @@ pub(super) enum Ending<'a> {
     Denied(&'a ToolError),
     TimedOut(&'a ToolError),
     Cancelled(&'a ToolError),
+    /// Not an end: what came after one.
+    Late(&'a After),
 }
 
 impl CallRecord {
+    pub(super) fn call_id(&self) -> Uuid {
+        self.call.call_id
+    }
+
+    /// Where its events stand.
+    pub(super) fn target(&self) -> TopicPartition {
+        TopicPartition { topic: Kind::ToolCallRequested.topic(), partition: partition_of(&self.key) }
+    }
+
     /// `arguments` and `purpose` are what was split; `definition` is absent for an unknown tool.
     pub(super) fn new(
         request: &CallRequest,
@@ -106,7 +121,12 @@ impl CallRecord {
             Ending::Denied(error) => (Kind::ToolCallDenied, false, Some(*error), None),
             Ending::TimedOut(error) => (Kind::ToolCallTimedOut, true, Some(*error), None),
             Ending::Cancelled(error) => (Kind::ToolCallCancelled, true, Some(*error), None),
+            Ending::Late(After::Completed(result)) => (Kind::ToolCallLate, true, None, Some(result)),
+            Ending::Late(After::Failed(error) | After::Dropped(error)) => {
+                (Kind::ToolCallLate, true, Some(error), None)
+            }
         };
+        let effect = matches!(ending, Ending::Late(After::Dropped(_))).then_some(Effect::Unknown);
         let outcome = Outcome {
             duration_ms: now.millis_since(self.call.received_at),
             response_bytes: result.map_or(0, |result| result.structured.len() as u64),
@@ -114,7 +134,7 @@ impl CallRecord {
             content_blocks: u32::from(result.is_some()),
             result_sha256: result.map(|result| sha256_hex(&result.structured)),
             error: error.map(|error| Failure { category: error.category, code: error.code.to_owned() }),
-            effect: None,
+            effect,
         };
         let facts = Facts::Terminal(kind, Terminal { call: self.call.clone(), authorized, outcome });
         let mut personal = self.personal.clone();

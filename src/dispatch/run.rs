@@ -8,18 +8,18 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
+use super::late::{self, Winding};
 use super::purpose;
 use super::rate::Place;
 use super::record::{CallRecord, Ending, OUTCOME_EXTRA_BYTES};
-use super::{Answer, CallRequest, Dispatch, Inner, Limits};
+use super::{Answer, CallRequest, Dispatch, Inner, Limits, UnrecordedCall};
 use crate::auth::Persona;
 use crate::base::{Category, clip, nearest, planted};
+use crate::event::TopicPartition;
 use crate::log::{Receipt, RecordError, Refusal, Reservation};
 use crate::tools::{CallContext, Prepared, Tool, ToolError, ToolResult};
-
-/// How long a tool may take to wind down after it was told to stop; then it is dropped.
-const WIND_DOWN: Duration = Duration::from_secs(5);
 
 type Run = BoxFuture<'static, Result<ToolResult, ToolError>>;
 
@@ -184,8 +184,8 @@ async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) 
     }
     // Started inside the future, so that a tool that panics at once is caught like one that panics later.
     let run = async move { prepared.run(context).await }.boxed();
-    let ended = drive(&inner, &request, run, &cancel, permit).await;
-    conclude(&inner, &record, room, ended).await
+    let (ended, winding) = drive(&inner, &request, run, &cancel, permit).await;
+    conclude(&inner, record, room, ended, winding).await
 }
 
 /// The intent may be written, late: then this end follows it, and nobody needs to wait for that.
@@ -241,14 +241,14 @@ async fn drive(
     run: Run,
     cancel: &CancellationToken,
     permit: Place,
-) -> Ended {
+) -> (Ended, Option<Winding>) {
     let mut run = AssertUnwindSafe(run).catch_unwind().boxed();
     let spent = inner.lanes.clock().now().millis_since(request.received_at);
     let left = inner.limits.call_timeout.saturating_sub(Duration::from_millis(spent));
     let ended = tokio::select! {
         biased;
         result = &mut run => {
-            return match result {
+            let ended = match result {
                 Ok(Ok(result)) => Ended::Completed(result),
                 Ok(Err(error)) => Ended::Failed(error),
                 Err(_) => {
@@ -256,38 +256,48 @@ async fn drive(
                     Ended::Failed(ToolError::internal("panic"))
                 }
             };
+            return (ended, None);
         }
         () = request.cancel.cancelled() => Ended::Cancelled(cancelled("cancelled_by_caller")),
         () = inner.tasks.cancel_token().cancelled() => Ended::Cancelled(cancelled("shutting_down")),
         () = tokio::time::sleep(left) => Ended::TimedOut(timed_out(inner.limits.call_timeout)),
     };
     cancel.cancel();
-    // The answer does not wait for the tool to wind down; its place among the running calls stays taken until then.
-    inner.tasks.spawn("tool wind-down", async move {
-        if tokio::time::timeout(WIND_DOWN, run).await.is_err() {
-            tracing::warn!("a cancelled tool did not stop in time and was dropped");
-        }
-        drop(permit);
-    });
-    ended
+    (ended, Some(Winding { run, permit }))
 }
 
 /// Records how the call ended. Until that is durable nothing of the result leaves.
-async fn conclude(inner: &Inner, record: &CallRecord, room: Reservation, ended: Ended) -> Answer {
+async fn conclude(
+    inner: &Arc<Inner>,
+    record: CallRecord,
+    room: Reservation,
+    ended: Ended,
+    winding: Option<Winding>,
+) -> Answer {
     let ending = match &ended {
         Ended::Completed(result) => Ending::Completed(result),
         Ended::Failed(error) => Ending::Failed(error),
         Ended::TimedOut(error) => Ending::TimedOut(error),
         Ended::Cancelled(error) => Ending::Cancelled(error),
     };
-    let recorded = match send_end(inner, record, room, &ending) {
+    let (call_id, target) = (record.call_id(), record.target());
+    let recorded = match send_end(inner, &record, room, &ending) {
         Ok(recorded) => recorded,
-        Err(cause) => return unrecorded(cause),
+        Err(cause) => {
+            if let Some(winding) = winding {
+                late::spawn_unheard(inner, winding);
+            }
+            return unrecorded(inner, call_id, target, cause);
+        }
     };
+    // Only now: what the tool gives later comes later in the lane.
+    if let Some(winding) = winding {
+        late::spawn(inner, record, winding);
+    }
     if planted::armed("answer_before_outcome") {
         drop(recorded);
     } else if let Err(cause) = recorded.await {
-        return unrecorded(&cause.to_string());
+        return unrecorded(inner, call_id, target, &cause.to_string());
     }
     match ended {
         Ended::Completed(result) => Answer::Completed(result),
@@ -297,8 +307,19 @@ async fn conclude(inner: &Inner, record: &CallRecord, room: Reservation, ended: 
     }
 }
 
-fn unrecorded(cause: &str) -> Answer {
-    tracing::error!(cause, "the outcome of a call could not be recorded; its result is withheld");
+/// The call is left to the closer, which looks whether its end stands on the log after all.
+fn unrecorded(inner: &Inner, call_id: Uuid, target: TopicPartition, cause: &str) -> Answer {
+    tracing::error!(
+        cause,
+        call.id = %call_id,
+        "the outcome of a call could not be recorded; its result is withheld"
+    );
+    let heads = inner.lanes.heads();
+    let head = heads.iter().find(|head| (head.topic, head.partition) == (target.topic, target.partition));
+    let call = UnrecordedCall { call_id, target, through_seq: head.map(|head| head.seq) };
+    if !inner.outcomes.unrecorded.add(call) {
+        tracing::warn!(call.id = %call_id, "too many such calls; this one is closed at the next start");
+    }
     Answer::OutcomeUnrecorded(ToolError::new(
         Category::Internal,
         "outcome_unrecorded",

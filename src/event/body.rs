@@ -136,6 +136,19 @@ impl Draft {
         personal: &Personal,
         once: bool,
     ) -> Result<Event, BuildError> {
+        let target = TopicPartition { topic: facts.kind().topic(), partition: partition_of(key) };
+        self.build_on(id, occurred_at, target, facts, personal, once)
+    }
+
+    fn build_on(
+        &self,
+        id: Uuid,
+        occurred_at: Timestamp,
+        target: TopicPartition,
+        facts: &Facts,
+        personal: &Personal,
+        once: bool,
+    ) -> Result<Event, BuildError> {
         let personal = serde_json::to_string(personal)?;
         let common = Common {
             incarnation: self.incarnation,
@@ -168,9 +181,20 @@ impl Draft {
         if body.len() > BODY_BYTES_MAX {
             return Err(BuildError::TooLarge { bytes: body.len() });
         }
-        let target = TopicPartition { topic: kind.topic(), partition: partition_of(key) };
         Ok(Event { target, id, body: body.into() })
     }
+}
+
+/// An event with an id that follows from what it says, on a partition that is known; it may land twice.
+pub(super) fn build_at(
+    draft: &Draft,
+    id: Uuid,
+    occurred_at: Timestamp,
+    target: TopicPartition,
+    facts: &Facts,
+    personal: &Personal,
+) -> Result<Event, BuildError> {
+    draft.build_on(id, occurred_at, target, facts, personal, true)
 }
 
 struct Write<'a> {
@@ -272,6 +296,18 @@ impl Decoded {
     /// # Errors
     /// [`DecodeError`] says what is wrong with it.
     pub fn read(topic: Topic, body: &[u8]) -> Result<Self, DecodeError> {
+        Self::read_with(topic, body, false)
+    }
+
+    /// As [`Decoded::read`], also of a body whose personal part was erased: then it has none.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn read_erasable(topic: Topic, body: &[u8]) -> Result<Self, DecodeError> {
+        Self::read_with(topic, body, true)
+    }
+
+    fn read_with(topic: Topic, body: &[u8], erasable: bool) -> Result<Self, DecodeError> {
         let envelope: ReadEnvelope<'_> = serde_json::from_slice(body)?;
         let kind: Kind = envelope.r#type.parse()?;
         if kind.topic() != topic {
@@ -281,10 +317,15 @@ impl Decoded {
         let common: Common = serde_json::from_str(raw_facts)?;
         let facts = read_facts(kind, raw_facts)?;
         let token = envelope.data.personal.bytes.get();
-        let personal_text: String = serde_json::from_str(token)?;
-        if sha256_hex(personal_text.as_bytes()) != common.personal_sha256 {
-            return Err(DecodeError::Personal);
-        }
+        let personal = if erasable && token == TOKEN_ABSENT {
+            None
+        } else {
+            let text: String = serde_json::from_str(token)?;
+            if sha256_hex(text.as_bytes()) != common.personal_sha256 {
+                return Err(DecodeError::Personal);
+            }
+            serde_json::from_str(&text).ok()
+        };
         let start = token.as_ptr().addr() - body.as_ptr().addr();
         Ok(Self {
             id: envelope.id,
@@ -293,7 +334,7 @@ impl Decoded {
             occurred_at: envelope.time,
             common,
             facts,
-            personal: serde_json::from_str(&personal_text).ok(),
+            personal,
             token: start..start + token.len(),
         })
     }

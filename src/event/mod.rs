@@ -3,6 +3,7 @@
 //! Pure values. Nothing in here does I/O, asks for the time or knows of the log's files, of HTTP or of Postgres.
 
 mod body;
+mod closure;
 mod facts;
 mod kind;
 mod link;
@@ -11,6 +12,7 @@ pub mod schema;
 mod topic;
 
 pub use body::{BODY_BYTES_MAX, BuildError, DecodeError, Decoded, Draft, Event, Sealed, TOKEN_ABSENT};
+pub use closure::{ClosureError, INTERRUPTED, closure, closure_id};
 pub use facts::{
     AckCheck, AckClass, AdoptionReason, ArgumentsLevel, AuditQueried, AuthFailed, AuthMethod, BackupTaken,
     Call, Common, DroppedSegment, Effect, Facts, Failure, Gap, GapCause, KeptKey, KeyCreated, KeyRevoked,

@@ -229,6 +229,7 @@ impl Verifier {
                 self.calls.add(&stored, &decoded, &mut self.found);
                 self.keys.add(&stored, &decoded);
                 self.check_started(&stored, &decoded.facts);
+                self.check_origin(&stored, &decoded);
                 if let Facts::LogAdopted(adopted) = &decoded.facts
                     && self.log_id.is_some_and(|log| log.0 == adopted.new_log_id)
                 {
@@ -255,6 +256,17 @@ impl Verifier {
         {
             let detail = format!("it was written for log {}", started.log_id);
             let finding = Finding::at(FindingKind::LogId, stored.frame.target, stored.position.0, detail);
+            self.found.push(finding);
+        }
+    }
+
+    /// Only what may land twice is ever recorded by another process start than the one that it names: a closure of a call,
+    /// and an event of the outbox.
+    fn check_origin(&mut self, stored: &Stored, decoded: &Decoded) {
+        let frame = &stored.frame;
+        if decoded.common.incarnation != frame.incarnation && !decoded.common.once {
+            let detail = format!("it names process start {}, not its lane's", decoded.common.incarnation);
+            let finding = Finding::at(FindingKind::Origin, frame.target, stored.position.0, detail);
             self.found.push(finding);
         }
     }

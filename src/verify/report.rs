@@ -35,6 +35,8 @@ pub enum FindingKind {
     Heads,
     /// `system.started` names another log.
     LogId,
+    /// An event names another process start than its lane's, and is none that somebody else may record.
+    Origin,
     /// The personal part is not what the facts commit to.
     Personal,
     /// A call has no intent, or more than one intent or end.
@@ -68,6 +70,7 @@ impl FindingKind {
             Self::LaneOpen => "lane_open",
             Self::Heads => "heads",
             Self::LogId => "log_id",
+            Self::Origin => "origin",
             Self::Personal => "personal",
             Self::Call => "call",
             Self::RowMissing => "row_missing",

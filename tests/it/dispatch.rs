@@ -26,7 +26,7 @@ use crate::reading;
 /// How long the absence of something is watched for.
 const QUIET: Duration = Duration::from_millis(300);
 /// How long something may take that must come.
-const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// A tool that does what its `do` argument says.
 struct Puppet {
@@ -100,6 +100,18 @@ impl Prepared for Pull {
                 }
                 "panic" => panic!("told to"),
                 "wait_for_cancel" => context.cancel.cancelled().await,
+                "obey_cancel" => {
+                    context.cancel.cancelled().await;
+                    return Err(ToolError::new(Category::Cancelled, "cancelled", "It stopped.", ""));
+                }
+                "fail_after_cancel" => {
+                    context.cancel.cancelled().await;
+                    return Err(ToolError::new(Category::Upstream, "downstream_down", "It is down.", ""));
+                }
+                "panic_after_cancel" => {
+                    context.cancel.cancelled().await;
+                    panic!("told to");
+                }
                 "ignore_cancel" => std::future::pending().await,
                 "wait_for_go" => {
                     self.go_on.wait_for(|go_on| *go_on).await.unwrap();
@@ -113,18 +125,18 @@ impl Prepared for Pull {
     }
 }
 
-struct Stage {
+pub(crate) struct Stage {
     _dir: tempfile::TempDir,
-    log: Arc<FaultyLog>,
+    pub(crate) log: Arc<FaultyLog>,
     lanes: Arc<Lanes>,
-    dispatch: Arc<Dispatch>,
-    tasks: Tasks,
+    pub(crate) dispatch: Arc<Dispatch>,
+    pub(crate) tasks: Tasks,
     started: watch::Receiver<usize>,
     finished: Arc<AtomicUsize>,
     go_on: watch::Sender<bool>,
 }
 
-fn stage_with(limits: Limits) -> Stage {
+pub(crate) fn stage_with(limits: Limits) -> Stage {
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new(dir.path().join("log"), &annals::config::Config::default().log);
     let (engine, _) = EmbeddedLog::open(options, Arc::new(SystemClock)).unwrap();
@@ -139,7 +151,12 @@ fn stage_with(limits: Limits) -> Stage {
     Stage { _dir: dir, log, lanes, dispatch, tasks, started, finished, go_on }
 }
 
-fn stage() -> Stage {
+/// A tool of which nobody waits for anything.
+pub(crate) fn puppet() -> impl Tool + 'static {
+    Puppet::new(watch::channel(0).0, Arc::default(), watch::channel(false).0)
+}
+
+pub(crate) fn stage() -> Stage {
     stage_with(Limits::default())
 }
 
@@ -147,7 +164,11 @@ fn strings(items: &[&str]) -> Vec<String> {
     items.iter().map(|&item| item.to_owned()).collect()
 }
 
-fn request(stage: &Stage, arguments: &str) -> CallRequest {
+pub(crate) fn request(stage: &Stage, arguments: &str) -> CallRequest {
+    request_at(stage.dispatch.clock().now(), arguments)
+}
+
+pub(crate) fn request_at(received_at: Timestamp, arguments: &str) -> CallRequest {
     let persona = Persona {
         name: "analyst".into(),
         tools: Globs::new("analyst", &strings(&["*"]), &strings(&["forbidden"])).unwrap(),
@@ -156,7 +177,7 @@ fn request(stage: &Stage, arguments: &str) -> CallRequest {
     };
     CallRequest {
         call_id: Uuid::new_v4(),
-        received_at: stage.dispatch.clock().now(),
+        received_at,
         principal: Arc::new(Principal {
             subject_id: "sub-1".into(),
             user_name: "ann".into(),
@@ -177,15 +198,15 @@ fn request(stage: &Stage, arguments: &str) -> CallRequest {
     }
 }
 
-async fn events(stage: &Stage) -> Vec<Decoded> {
+pub(crate) async fn events(stage: &Stage) -> Vec<Decoded> {
     reading::events(&*stage.log).await
 }
 
-async fn kinds(stage: &Stage) -> Vec<Kind> {
+pub(crate) async fn kinds(stage: &Stage) -> Vec<Kind> {
     events(stage).await.iter().map(|event| event.kind).collect()
 }
 
-async fn until_started(stage: &Stage) {
+pub(crate) async fn until_started(stage: &Stage) {
     tokio::time::timeout(SOON, stage.started.clone().wait_for(|count| *count > 0)).await.unwrap().unwrap();
 }
 
@@ -354,7 +375,7 @@ async fn a_failing_and_a_panicking_tool_are_failed_events() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_over_its_deadline_is_timed_out_even_when_the_tool_does_not_listen() {
-    for told in ["wait_for_cancel", "ignore_cancel"] {
+    for told in ["obey_cancel", "ignore_cancel"] {
         let stage = stage_with(Limits { call_timeout: Duration::from_millis(200), ..Limits::default() });
         let answer = stage.dispatch.call(request(&stage, &format!(r#"{{"do":"{told}"}}"#))).await;
         assert!(matches!(&answer, Answer::TimedOut(error) if error.code == "call_timed_out"), "{answer:?}");
@@ -371,7 +392,7 @@ async fn a_call_over_its_deadline_is_timed_out_even_when_the_tool_does_not_liste
 async fn cancel_and_shutdown_are_cancelled_events() {
     for (shutdown, code) in [(false, "cancelled_by_caller"), (true, "shutting_down")] {
         let stage = stage();
-        let call = request(&stage, r#"{"do":"wait_for_cancel"}"#);
+        let call = request(&stage, r#"{"do":"obey_cancel"}"#);
         let cancel = call.cancel.clone();
         let dispatch = Arc::clone(&stage.dispatch);
         let answer = Tasks::new().spawn("call", async move { dispatch.call(call).await });

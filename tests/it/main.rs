@@ -22,6 +22,7 @@ mod log_files;
 mod mcp;
 mod mounts;
 mod outbox;
+mod outcomes;
 mod projection;
 mod query;
 mod rate;

@@ -64,7 +64,8 @@ FROM @schema@.audit_events e
 LEFT JOIN @schema@.audit_personal p
     USING (tenant, log_id, topic, partition, position, recorded_at);
 
--- One row per call that ended: the terminal events, under the names that users of mcp-data-platform query.
+-- One row per call that ended: the terminal events, under the names that users of mcp-data-platform query. The first
+-- one of a call counts: a closure that came behind its end is an event, but not how the call ended.
 CREATE OR REPLACE VIEW public.audit_logs AS
 SELECT
     id,
@@ -107,11 +108,18 @@ SELECT
     event_id,
     effect,
     trace_id
-FROM public.audit_events
+FROM public.audit_events v
 WHERE event_kind IN (
     'tool_call.completed', 'tool_call.failed', 'tool_call.denied', 'tool_call.timed_out', 'tool_call.cancelled',
     'tool_call.interrupted'
-);
+) AND NOT (event_kind = 'tool_call.interrupted' AND EXISTS (
+    SELECT FROM @schema@.audit_events f
+    WHERE f.tenant = v.tenant AND f.call_id = v.call_id AND f.log_id = v.log_id AND f.topic = v.topic
+      AND f.partition = v.partition AND f.position < v.position
+      AND f.event_kind IN (
+          'tool_call.completed', 'tool_call.failed', 'tool_call.denied', 'tool_call.timed_out', 'tool_call.cancelled'
+      )
+));
 
 REVOKE ALL ON public.audit_events, public.audit_logs FROM PUBLIC;
 GRANT SELECT ON public.audit_events, public.audit_logs TO annals_auditor, annals_reader;

@@ -217,6 +217,9 @@ pub(crate) fn terminal(call: &Call, kind: Kind) -> Facts {
     Facts::Terminal(kind, Terminal { call: call.clone(), authorized: true, outcome })
 }
 
+/// In a body, stands for the process start of the lane by hand that takes it.
+pub(crate) const OF_ITS_LANE: Uuid = Uuid::from_u128(9);
+
 /// A lane made by hand, to make what real lanes do not.
 pub(crate) struct Forged {
     pub(crate) target: TopicPartition,
@@ -237,7 +240,12 @@ impl Forged {
 
     /// As `next`, recorded at a time of the test's choice.
     pub(crate) fn next_at(&mut self, recorded_at: Timestamp, body: impl Into<Bytes>) -> Frame {
-        let body = body.into();
+        let mut body = body.into();
+        if let Ok(text) = std::str::from_utf8(&body)
+            && text.contains(&OF_ITS_LANE.to_string())
+        {
+            body = text.replace(&OF_ITS_LANE.to_string(), &self.incarnation.to_string()).into();
+        }
         let content = sha256(&body);
         let link = link(&LinkInput {
             prev: &self.link,

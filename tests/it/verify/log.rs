@@ -6,7 +6,7 @@ use std::sync::Arc;
 use annals::base::{Clock, SystemClock, Timestamp};
 use annals::event::{
     AckCheck, AckClass, Draft, Facts, Kind, LaneClosed, LaneHead, Personal, Requested, Started, Stopping,
-    SystemCheckpoint, Topic, TopicPartition,
+    SystemCheckpoint, Topic, TopicPartition, closure,
 };
 use annals::log::embedded::EmbeddedLog;
 use annals::log::{Frame, Log, Position};
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::first;
-use crate::projection::stand::{Forged, append, call, lanes, open_log, terminal};
+use crate::projection::stand::{Forged, OF_ITS_LANE, append, call, lanes, open_log, terminal};
 
 /// A log without anything around it.
 struct Bench {
@@ -62,7 +62,7 @@ fn body(facts: &Facts) -> Bytes {
 fn body_at(occurred_at: Timestamp, facts: &Facts) -> Bytes {
     let draft = Draft {
         source: "urn:annals:default".into(),
-        incarnation: Uuid::from_u128(9),
+        incarnation: OF_ITS_LANE,
         ack: AckClass::Fsync,
         ack_check: AckCheck::Verified,
     };
@@ -410,4 +410,86 @@ async fn the_report_speaks_to_people_and_programs() {
     assert_eq!(json["findings"][0]["kind"], "gap");
     assert_eq!(json["findings"][0]["position"], position.0);
     assert_eq!(json["events"], 1);
+}
+
+#[tokio::test]
+async fn what_is_late_has_an_end_before_it() {
+    let call = call("s");
+    let deadline = call.received_at.plus_micros(1);
+    let intent = body(&Facts::Requested(Requested { call: call.clone(), deadline }));
+    let [late, cancelled, completed] = [Kind::ToolCallLate, Kind::ToolCallCancelled, Kind::ToolCallCompleted]
+        .map(|kind| body(&terminal(&call, kind)));
+    let bench = Bench::new();
+    let mut lane = calls(2);
+    bench.append(lane.next(intent.clone())).await;
+    bench.append(lane.next(cancelled.clone())).await;
+    bench.append(lane.next(late.clone())).await;
+    let report = bench.verify().await;
+    assert!(report.is_clean(), "{report}");
+    let position = bench.append(lane.next(late.clone())).await;
+    bench.finds("call", position, "has something late twice").await;
+
+    let bench = Bench::new();
+    let mut lane = calls(2);
+    bench.append(lane.next(intent.clone())).await;
+    let position = bench.append(lane.next(late.clone())).await;
+    bench.finds("call", position, "has something late, but no end before it").await;
+
+    let bench = Bench::new();
+    let mut lane = calls(2);
+    bench.append(lane.next(intent.clone())).await;
+    bench.append(lane.next(completed)).await;
+    let position = bench.append(lane.next(late.clone())).await;
+    bench.finds("call", position, "has something late after tool_call.completed").await;
+
+    let bench = Bench::new();
+    let (mut lane, mut other) = (calls(2), calls(3));
+    other.incarnation = lane.incarnation;
+    bench.append(lane.next(intent)).await;
+    bench.append(lane.next(cancelled)).await;
+    let position = bench.append(other.next(late)).await;
+    bench.finds("call", position, "and has something late elsewhere").await;
+}
+
+#[tokio::test]
+async fn a_closure_follows_from_its_intent_and_is_the_last_end() {
+    let call = call("s");
+    let deadline = call.received_at.plus_micros(1);
+    let intent = body(&Facts::Requested(Requested { call: call.clone(), deadline }));
+    let begun = async || {
+        let bench = Bench::new();
+        let mut lane = calls(2);
+        let frame = lane.next(intent.clone());
+        let closure = closure(lane.target, &frame.body).unwrap().body;
+        bench.append(frame).await;
+        (bench, lane, closure)
+    };
+    let (bench, mut lane, closed) = begun().await;
+    bench.append(lane.next(closed.clone())).await;
+    bench.append(lane.next(closed)).await;
+    let report = bench.verify().await;
+    assert!(report.is_clean() && report.open == 0, "{report}");
+    let note = "1 closures stand behind the end of their call: the end before counts";
+    assert!(report.notes.contains(&note.to_owned()), "{report}");
+    let position = bench.append(lane.next(body(&terminal(&call, Kind::ToolCallCompleted)))).await;
+    bench.finds("call", position, "ends although it was closed as interrupted before").await;
+
+    let (bench, mut lane, _) = begun().await;
+    let position = bench.append(lane.next(body(&terminal(&call, Kind::ToolCallInterrupted)))).await;
+    bench.finds("call", position, "by an event that does not follow from its intent").await;
+
+    let (bench, mut lane, closed) = begun().await;
+    bench.append(lane.next(closed.clone())).await;
+    let other = String::from_utf8(closed.to_vec()).unwrap().replace("\"duration_ms\":0", "\"duration_ms\":9");
+    let position = bench.append(lane.next(other)).await;
+    bench.finds("call", position, "was closed twice, with different content").await;
+}
+
+#[tokio::test]
+async fn an_event_names_the_process_start_of_its_lane() {
+    let bench = Bench::new();
+    let (mut lane, mut other) = (system(1), system(2));
+    let frame = lane.next(stopping());
+    let position = bench.append(other.next(frame.body.clone())).await;
+    bench.finds("origin", position, "not its lane's").await;
 }
