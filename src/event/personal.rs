@@ -35,7 +35,7 @@ pub struct Personal {
     /// The error's public text, clipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
-    /// What the caller claims of itself and could forge (client info, `_meta`); never decides anything.
+    /// What the caller claims of itself and could forge (client info, `_meta`, headers); never decides anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     pub asserted: Option<Box<RawValue>>,

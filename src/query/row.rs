@@ -20,7 +20,7 @@ macro_rules! listed {
          error_code::text, created_date, response_chars::int8, request_chars::int8, content_blocks::int8, \
          session_id::text, transport::text, source::text, enrichment_applied, authorized, \
          enrichment_tokens_full::int8, enrichment_tokens_dedup::int8, enrichment_mode::text, \
-         enrichment_match_kind::text, purpose::text, client_ip::text, user_agent::text, \
+         enrichment_match_kind::text, purpose::text, client_ip::text, user_agent::text, trace_id::text, \
          log_id, topic::text, partition, position"
     };
 }
@@ -81,6 +81,7 @@ pub struct EventRow {
     pub purpose: Option<String>,
     pub client_ip: Option<String>,
     pub user_agent: Option<String>,
+    pub trace_id: Option<String>,
 }
 
 impl EventRow {
