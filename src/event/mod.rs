@@ -9,6 +9,7 @@ mod link;
 mod personal;
 pub mod schema;
 mod topic;
+mod upcast;
 
 pub use body::{BODY_BYTES_MAX, BuildError, DecodeError, Decoded, Draft, Event, Sealed, TOKEN_ABSENT};
 pub use facts::{
@@ -18,7 +19,7 @@ pub use facts::{
     Requested, Retention, RowsCut, SessionEnd, SessionEnded, SessionStarted, Started, Stopping,
     SystemCheckpoint, Terminal, Transport, Window,
 };
-pub use kind::{Kind, UnknownKind};
+pub use kind::{Kind, StoredType, UnknownKind};
 pub use link::{Link, LinkInput, ZERO_LINK, link};
 pub use personal::{Personal, PersonalAlg};
 pub use topic::{PARTITIONS, Topic, TopicPartition, UnknownTopic, partition_of};

@@ -14,7 +14,7 @@ pub enum PersonalAlg {
 
 /// What `personal.bytes` holds, as JSON text. Every field is optional and left out when empty.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Personal {
     /// The principal's name: the holder of the API key.
     #[serde(skip_serializing_if = "Option::is_none")]

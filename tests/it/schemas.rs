@@ -30,7 +30,7 @@ fn the_schemas_in_the_repository_are_what_the_code_generates() {
 #[test]
 fn every_golden_event_agrees_with_its_schema_and_reads_back() {
     for &kind in Kind::ALL {
-        let path = root().join(format!("tests/golden/event/{}.v1.json", kind.name()));
+        let path = root().join(format!("tests/golden/{}", schema::path_of(kind)));
         let body = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
         let validator = jsonschema::validator_for(&schema::of(kind)).unwrap();
@@ -45,7 +45,7 @@ fn every_golden_event_agrees_with_its_schema_and_reads_back() {
 #[test]
 fn a_schema_refuses_an_event_without_its_facts() {
     for &kind in Kind::ALL {
-        let path = root().join(format!("tests/golden/event/{}.v1.json", kind.name()));
+        let path = root().join(format!("tests/golden/{}", schema::path_of(kind)));
         let mut event: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         event["data"]["facts"].as_object_mut().unwrap().remove("incarnation");
         assert!(!jsonschema::is_valid(&schema::of(kind), &event), "{kind}");
