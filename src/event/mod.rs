@@ -2,11 +2,13 @@
 //!
 //! Pure values. Nothing in here does I/O, asks for the time or knows of the log's files, of HTTP or of Postgres.
 
+pub mod asyncapi;
 mod body;
 mod facts;
 mod kind;
 mod link;
 mod personal;
+pub mod released;
 pub mod schema;
 mod topic;
 mod upcast;

@@ -33,7 +33,8 @@ pub struct SchemaFile {
 #[must_use]
 pub fn files() -> Vec<SchemaFile> {
     let mut files: Vec<SchemaFile> =
-        Kind::ALL.iter().map(|&kind| SchemaFile { path: path_of(kind), text: pretty(&of(kind)) }).collect();
+        Kind::ALL.iter().map(|&kind| SchemaFile { path: path_of(kind), text: text_of(kind) }).collect();
+    files.push(SchemaFile { path: "asyncapi.yaml".into(), text: super::asyncapi::text() });
     files.push(SchemaFile { path: "link-vectors.json".into(), text: pretty(&vectors()) });
     files
 }
@@ -42,6 +43,12 @@ pub fn files() -> Vec<SchemaFile> {
 #[must_use]
 pub fn path_of(kind: Kind) -> String {
     format!("event/{}.v{}.json", kind.name(), kind.version())
+}
+
+/// The schema of one event type, as the text of its file.
+#[must_use]
+pub fn text_of(kind: Kind) -> String {
+    pretty(&of(kind))
 }
 
 /// The schema of one event type.
