@@ -287,6 +287,7 @@ impl Front<'_> {
             query: Arc::clone(&services.query),
             readiness: Box::new(readiness),
             guard: http::Guard::new(address, &config.http),
+            proxies: http::Proxies::new(&config.http),
             body_bytes_max: config.limits.body_bytes_max,
             body_timeout: Duration::from_millis(config.limits.body_timeout_ms),
         })

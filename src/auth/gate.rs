@@ -310,6 +310,7 @@ fn peer(client: &Client) -> Personal {
     Personal {
         client_ip: client.ip.clone(),
         user_agent: client.user_agent.as_deref().map(|text| clip(text, 256).to_owned()),
+        asserted: client.asserted.clone(),
         ..Personal::default()
     }
 }

@@ -6,10 +6,12 @@ mod category;
 mod clock;
 pub mod planted;
 mod tasks;
+mod trace;
 
 pub use category::Category;
 pub use clock::{Clock, SystemClock, Timestamp, TimestampError};
 pub use tasks::Tasks;
+pub use trace::TraceParent;
 
 use sha2::{Digest, Sha256};
 use uuid::{NoContext, Uuid};

@@ -7,6 +7,7 @@ use std::panic::AssertUnwindSafe;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 /// A family of tasks with one cancel token. Clones share the family.
 #[derive(Debug, Clone, Default)]
@@ -28,14 +29,15 @@ impl Tasks {
         &self.cancel
     }
 
-    /// Runs `future` as the task `name`. A panic is logged as an error and seen by whoever awaits the handle.
+    /// Runs `future` as the task `name`, in the span of whoever spawns it. A panic is logged as an error and seen by
+    /// whoever awaits the handle.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that spawns")]
     pub fn spawn<F>(&self, name: &'static str, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        tokio::spawn(self.tracker.track_future(async move {
+        let task = async move {
             match AssertUnwindSafe(future).catch_unwind().await {
                 Ok(output) => output,
                 Err(panic) => {
@@ -43,7 +45,8 @@ impl Tasks {
                     std::panic::resume_unwind(panic)
                 }
             }
-        }))
+        };
+        tokio::spawn(self.tracker.track_future(task.in_current_span()))
     }
 
     /// Asks all tasks to stop and waits until each has.

@@ -148,7 +148,17 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         let key = format!("connections.{name}.timeout_ms");
         require(connection.timeout_ms <= 86_400_000, &key, "at most 86400000, a day")?;
     }
-    for host in &config.http.allowed_hosts {
+    check_http(&config.http)?;
+    roles_are_unique(config)?;
+    config.personas()?;
+    Ok(())
+}
+
+fn check_http(http: &super::Http) -> Result<(), ConfigError> {
+    let require = |holds: bool, key: &str, cause: &str| {
+        if holds { Ok(()) } else { Err(ConfigError::Value { key: key.to_owned(), cause: cause.to_owned() }) }
+    };
+    for host in &http.allowed_hosts {
         let names_a_host = !host.is_empty() && !host.contains(['/', '@', ' ']) && !has_port(host);
         require(
             names_a_host,
@@ -156,15 +166,20 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             "each a host name or address alone, without scheme and port",
         )?;
     }
-    for origin in &config.http.allowed_origins {
+    for origin in &http.allowed_origins {
         require(
             is_origin(origin),
             "http.allowed_origins",
             "each like https://host or http://host:8080, nothing behind",
         )?;
     }
-    roles_are_unique(config)?;
-    config.personas()?;
+    for proxy in &http.trusted_proxies {
+        require(
+            crate::http::network(proxy).is_some(),
+            "http.trusted_proxies",
+            "each an address like 10.0.0.7 or a block like 10.0.0.0/8 or 2001:db8::/32",
+        )?;
+    }
     Ok(())
 }
 
@@ -322,6 +337,8 @@ mod tests {
             ("http: {allowed_hosts: ['https://annals.example']}", "http.allowed_hosts"),
             ("http: {allowed_origins: [annals.example]}", "http.allowed_origins"),
             ("http: {allowed_origins: ['https://annals.example/']}", "http.allowed_origins"),
+            ("http: {trusted_proxies: ['10.0.0.0/33']}", "http.trusted_proxies"),
+            ("http: {trusted_proxies: [proxy.example]}", "http.trusted_proxies"),
             ("connections: {c: {kind: postgres, url: u, rows_max: 0}}", "connections.c.rows_max"),
             ("connections: {c: {kind: postgres, url: u, bytes_max: 0}}", "connections.c.bytes_max"),
             ("connections: {c: {kind: postgres, url: u, timeout_ms: 0}}", "connections.c.timeout_ms"),

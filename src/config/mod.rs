@@ -42,7 +42,7 @@ pub struct Config {
     pub connections: BTreeMap<String, Connection>,
 }
 
-/// Checks against DNS rebinding and foreign pages.
+/// Checks against DNS rebinding and foreign pages, and whose word on an address is taken.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
@@ -50,6 +50,21 @@ pub struct Http {
     pub allowed_hosts: Vec<String>,
     /// `Origin` values accepted beside loopback origins, as `scheme://host[:port]`.
     pub allowed_origins: Vec<String>,
+    /// Proxies whose word on a client's address is taken: addresses and CIDR blocks. None by default.
+    pub trusted_proxies: Vec<String>,
+    /// The header in which they say it.
+    pub forwarded_header: ForwardedHeader,
+}
+
+/// A header in which proxies name the client's address. One, not both: a client can send the one that the proxies leave alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ForwardedHeader {
+    /// `X-Forwarded-For`
+    #[default]
+    XForwardedFor,
+    /// `Forwarded`, RFC 7239.
+    Forwarded,
 }
 
 /// The embedded log.

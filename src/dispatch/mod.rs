@@ -20,10 +20,11 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::auth::{Persona, Principal};
-use crate::base::{Tasks, Timestamp};
+use crate::base::{Tasks, Timestamp, TraceParent};
 use crate::event::Transport;
 use crate::log::Lanes;
 use crate::tools::{ToolError, ToolResult, Toolbox};
@@ -64,8 +65,11 @@ pub struct Client {
     pub ip: Option<String>,
     /// The `User-Agent` header.
     pub user_agent: Option<String>,
-    /// What the caller claims (client info, `_meta`), as received.
+    /// What the caller claims: from HTTP the claims in its headers; once a message was read, all of it: client info,
+    /// `_meta` and `headers`.
     pub asserted: Option<Box<RawValue>>,
+    /// The trace that the caller says its request belongs to.
+    pub trace: Option<TraceParent>,
 }
 
 /// How a call ended. Each but [`Answer::Unavailable`] and [`Answer::OutcomeUnrecorded`] has a durable terminal event.
@@ -158,11 +162,26 @@ impl Dispatch {
 
     /// Runs one call to its recorded end. The call goes on when this future is dropped; only `request.cancel` stops it.
     pub async fn call(&self, request: CallRequest) -> Answer {
-        run::call(self, request).await
+        let span = span_of(self, &request);
+        run::call(self, request).instrument(span).await
     }
 
     /// Records that a request which names a call was refused before it could be one (its parameters are malformed).
     pub async fn refuse(&self, request: CallRequest, error: ToolError) -> Answer {
-        run::refuse(self, request, error).await
+        let span = span_of(self, &request);
+        run::refuse(self, request, error).instrument(span).await
     }
+}
+
+/// What log lines within a call carry. Names that a caller made up stay out of it. It is an error's span, so that no
+/// filter takes it from the lines it lets through.
+fn span_of(dispatch: &Dispatch, request: &CallRequest) -> tracing::Span {
+    let tool = dispatch.inner.toolbox.get(&request.tool).map_or("unknown", |tool| tool.definition().name);
+    tracing::error_span!(
+        "tool_call",
+        call.id = %request.call_id,
+        tool.name = tool,
+        trace.id = request.client.trace.map(|trace| trace.trace_id()),
+        trace.parent_id = request.client.trace.map(|trace| trace.parent_id()),
+    )
 }

@@ -80,7 +80,7 @@ impl CallRecord {
             toolkit_kind: definition.map(|definition| definition.toolkit_kind.to_owned()),
             connection: connection.map(|name| clip(name, TOOL_NAME_BYTES_MAX).to_owned()),
             definition_sha256: definition.map(|definition| definition.sha256.clone()),
-            trace_id: None,
+            trace_id: request.client.trace.map(|trace| trace.trace_id()),
             arguments_level: if kept { ArgumentsLevel::Arguments } else { ArgumentsLevel::Metadata },
             arguments_sha256: sha256_hex(text.as_bytes()),
             arguments_bytes: text.len() as u64,

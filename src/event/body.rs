@@ -1,5 +1,7 @@
 //! Building an event's body once, and reading it back without losing a byte.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -8,7 +10,8 @@ use uuid::Uuid;
 use super::facts::{AckCheck, AckClass, Gap, Retention, Started, Stopping, SystemCheckpoint, Terminal};
 use super::facts::{AuditQueried, AuthFailed, Common, Facts, KeyCreated, KeyRevoked, LaneClosed, Requested};
 use super::facts::{BackupTaken, LogAdopted, RequestRefused, SessionEnded, SessionStarted};
-use super::{Kind, Personal, PersonalAlg, Topic, TopicPartition, UnknownKind, partition_of};
+use super::upcast::{self, Older};
+use super::{Kind, Personal, PersonalAlg, StoredType, Topic, TopicPartition, UnknownKind, partition_of};
 use crate::base::{Timestamp, sha256_hex};
 
 /// The most bytes a body may have, so that no log engine refuses it by size.
@@ -232,6 +235,18 @@ pub enum DecodeError {
     /// A type that this version does not know.
     #[error(transparent)]
     Kind(#[from] UnknownKind),
+    /// A newer version of a type: what it says is not guessed.
+    #[error("{stored} is newer than v{newest}, the newest that this version of Annals reads", newest = stored.kind.version())]
+    Newer {
+        /// The type and version.
+        stored: StoredType,
+    },
+    /// An older version of a type that never was, or that nothing here reads any more.
+    #[error("{stored} is older than what this version of Annals reads")]
+    Older {
+        /// The type and version.
+        stored: StoredType,
+    },
     /// The type belongs to another topic.
     #[error("{kind} does not belong on {topic}")]
     Topic {
@@ -254,6 +269,8 @@ pub struct Decoded {
     pub source: String,
     /// The type.
     pub kind: Kind,
+    /// The version it is stored in. Facts and personal part are those of the current one.
+    pub version: u32,
     /// CloudEvents `time`.
     pub occurred_at: Timestamp,
     /// What every event says.
@@ -291,7 +308,13 @@ struct ReadPersonal<'a> {
 }
 
 impl Decoded {
-    /// Reads `body`, found on `topic`.
+    /// The CloudEvents `type` as stored.
+    #[must_use]
+    pub fn type_name(&self) -> String {
+        StoredType { kind: self.kind, version: self.version }.to_string()
+    }
+
+    /// Reads `body`, found on `topic`. An older version of its type is read as the current one.
     ///
     /// # Errors
     /// [`DecodeError`] says what is wrong with it.
@@ -309,35 +332,64 @@ impl Decoded {
 
     fn read_with(topic: Topic, body: &[u8], erasable: bool) -> Result<Self, DecodeError> {
         let envelope: ReadEnvelope<'_> = serde_json::from_slice(body)?;
-        let kind: Kind = envelope.r#type.parse()?;
+        let stored: StoredType = envelope.r#type.parse()?;
+        let StoredType { kind, version } = stored;
         if kind.topic() != topic {
             return Err(DecodeError::Topic { kind, topic });
         }
-        let raw_facts = envelope.data.facts.get();
-        let common: Common = serde_json::from_str(raw_facts)?;
-        let facts = read_facts(kind, raw_facts)?;
+        if version > kind.version() {
+            return Err(DecodeError::Newer { stored });
+        }
         let token = envelope.data.personal.bytes.get();
-        let personal = if erasable && token == TOKEN_ABSENT {
-            None
-        } else {
-            let text: String = serde_json::from_str(token)?;
-            if sha256_hex(text.as_bytes()) != common.personal_sha256 {
-                return Err(DecodeError::Personal);
-            }
-            serde_json::from_str(&text).ok()
+        let text: Option<String> = match token {
+            TOKEN_ABSENT if erasable => None,
+            token => Some(serde_json::from_str(token)?),
         };
+        let Current { facts: raw_facts, personal } =
+            current(stored, envelope.data.facts.get(), text.as_deref().unwrap_or("{}"))?;
+        let common: Common = serde_json::from_str(&raw_facts)?;
+        let facts = read_facts(kind, &raw_facts)?;
+        if text.as_ref().is_some_and(|text| sha256_hex(text.as_bytes()) != common.personal_sha256) {
+            return Err(DecodeError::Personal);
+        }
         let start = token.as_ptr().addr() - body.as_ptr().addr();
         Ok(Self {
             id: envelope.id,
             source: envelope.source,
             kind,
+            version,
             occurred_at: envelope.time,
             common,
             facts,
-            personal,
+            personal: text.as_ref().and_then(|_| serde_json::from_str(&personal).ok()),
             token: start..start + token.len(),
         })
     }
+}
+
+/// Facts and personal part in the current version, as JSON texts.
+struct Current<'a> {
+    facts: Cow<'a, str>,
+    personal: Cow<'a, str>,
+}
+
+fn current<'a>(stored: StoredType, facts: &'a str, personal: &'a str) -> Result<Current<'a>, DecodeError> {
+    let StoredType { kind, version } = stored;
+    if version == kind.version() {
+        return Ok(Current { facts: facts.into(), personal: personal.into() });
+    }
+    if !upcast::reaches(kind, version) {
+        return Err(DecodeError::Older { stored });
+    }
+    let mut older =
+        Older { facts: serde_json::from_str(facts)?, personal: serde_json::from_str(personal).ok() };
+    upcast::upcast(kind, version, &mut older);
+    let facts = serde_json::to_string(&older.facts)?.into();
+    let personal = match &older.personal {
+        Some(members) => serde_json::to_string(members)?.into(),
+        None => personal.into(),
+    };
+    Ok(Current { facts, personal })
 }
 
 fn read_facts(kind: Kind, raw: &str) -> Result<Facts, serde_json::Error> {
@@ -407,6 +459,44 @@ mod tests {
         let event = draft().build(at(), "k", &facts, &personal).unwrap();
         let body = String::from_utf8(event.body.to_vec()).unwrap().replace("ursula", "ulrike");
         assert!(matches!(Decoded::read(Topic::System, body.as_bytes()), Err(DecodeError::Personal)));
+    }
+
+    fn golden(name: &str) -> Vec<u8> {
+        std::fs::read(format!("{}/tests/golden/event/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    }
+
+    #[test]
+    fn an_older_version_reads_as_the_current_one_and_its_bytes_stay() {
+        let body = golden("tool_call.denied.v0.json");
+        let read = Decoded::read(Topic::ToolCalls, &body).unwrap();
+        assert_eq!((read.kind, read.version), (Kind::ToolCallDenied, 0));
+        assert_eq!(read.type_name(), "annals.tool_call.denied.v0");
+        // What its digest covers is the text as stored.
+        let token: String = serde_json::from_slice(&body[read.token.clone()]).unwrap();
+        assert_eq!(sha256_hex(token.as_bytes()), read.common.personal_sha256);
+        let Facts::Terminal(_, facts) = &read.facts else { panic!("{:?}", read.facts) };
+        let shown = serde_json::json!({ "common": read.common, "facts": facts, "personal": read.personal });
+        let expected: serde_json::Value =
+            serde_json::from_slice(&golden("tool_call.denied.v0.upcast.json")).unwrap();
+        assert_eq!(shown, expected);
+        let current = Decoded::read(Topic::ToolCalls, &golden("tool_call.denied.v1.json")).unwrap();
+        assert_eq!(read.facts, current.facts);
+        let text = |read: &Decoded| serde_json::to_string(&read.personal).unwrap();
+        assert_eq!(text(&read), text(&current));
+    }
+
+    #[test]
+    fn a_version_that_is_not_known_is_named_and_never_guessed() {
+        let text = String::from_utf8(golden("system.gap.v1.json")).unwrap();
+        for (version, why) in [
+            ("v2", "annals.system.gap.v2 is newer than v1, the newest that this version of Annals reads"),
+            ("v0", "annals.system.gap.v0 is older than what this version of Annals reads"),
+            ("v01", "unknown event type \"annals.system.gap.v01\""),
+        ] {
+            let other = text.replace("annals.system.gap.v1", &format!("annals.system.gap.{version}"));
+            let error = Decoded::read(Topic::System, other.as_bytes()).unwrap_err();
+            assert_eq!(error.to_string(), why);
+        }
     }
 
     #[test]

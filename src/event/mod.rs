@@ -2,14 +2,17 @@
 //!
 //! Pure values. Nothing in here does I/O, asks for the time or knows of the log's files, of HTTP or of Postgres.
 
+pub mod asyncapi;
 mod body;
 mod closure;
 mod facts;
 mod kind;
 mod link;
 mod personal;
+pub mod released;
 pub mod schema;
 mod topic;
+mod upcast;
 
 pub use body::{BODY_BYTES_MAX, BuildError, DecodeError, Decoded, Draft, Event, Sealed, TOKEN_ABSENT};
 pub use closure::{ClosureError, INTERRUPTED, closure, closure_id};
@@ -20,7 +23,7 @@ pub use facts::{
     Requested, Retention, RowsCut, SessionEnd, SessionEnded, SessionStarted, Started, Stopping,
     SystemCheckpoint, Terminal, Transport, Window,
 };
-pub use kind::{Kind, UnknownKind};
+pub use kind::{Kind, StoredType, UnknownKind};
 pub use link::{Link, LinkInput, ZERO_LINK, link};
 pub use personal::{Personal, PersonalAlg};
 pub use topic::{PARTITIONS, Topic, TopicPartition, UnknownTopic, partition_of};

@@ -14,7 +14,7 @@ pub enum PersonalAlg {
 
 /// What `personal.bytes` holds, as JSON text. Every field is optional and left out when empty.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Personal {
     /// The principal's name: the holder of the API key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ pub struct Personal {
     /// The error's public text, clipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
-    /// What the caller claims of itself and could forge (client info, `_meta`); never decides anything.
+    /// What the caller claims of itself and could forge (client info, `_meta`, headers); never decides anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     pub asserted: Option<Box<RawValue>>,

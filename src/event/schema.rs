@@ -32,12 +32,23 @@ pub struct SchemaFile {
 /// Every file under `schemas/` that comes from the code.
 #[must_use]
 pub fn files() -> Vec<SchemaFile> {
-    let mut files: Vec<SchemaFile> = Kind::ALL
-        .iter()
-        .map(|&kind| SchemaFile { path: format!("event/{}.v1.json", kind.name()), text: pretty(&of(kind)) })
-        .collect();
+    let mut files: Vec<SchemaFile> =
+        Kind::ALL.iter().map(|&kind| SchemaFile { path: path_of(kind), text: text_of(kind) }).collect();
+    files.push(SchemaFile { path: "asyncapi.yaml".into(), text: super::asyncapi::text() });
     files.push(SchemaFile { path: "link-vectors.json".into(), text: pretty(&vectors()) });
     files
+}
+
+/// Where the schema of the current version of `kind` is, under `schemas/`.
+#[must_use]
+pub fn path_of(kind: Kind) -> String {
+    format!("event/{}.v{}.json", kind.name(), kind.version())
+}
+
+/// The schema of one event type, as the text of its file.
+#[must_use]
+pub fn text_of(kind: Kind) -> String {
+    pretty(&of(kind))
 }
 
 /// The schema of one event type.

@@ -32,7 +32,7 @@ pub(super) async fn events(
     let reader = access.authenticate().await?;
     let filter = Filter::parse(&pairs).map_err(|error| {
         let hint = "Parameters: limit cursor user_id tool_name toolkit_kind connection persona success event_kind \
-                    session_id start_time end_time.";
+                    session_id trace_id start_time end_time.";
         Problem::new(ErrorKind::BadRequest, "bad_parameter", error.to_string(), hint)
     })?;
     let asked = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();

@@ -109,6 +109,7 @@ mod tests {
         let config = crate::config::Http {
             allowed_hosts: vec!["Annals.example".into(), "[2001:db8::7]".into()],
             allowed_origins: vec!["https://App.example/".into(), "https://app.example:8443".into()],
+            ..crate::config::Http::default()
         };
         Guard::new(SocketAddr::from(([10, 0, 0, 7], 8080)), &config)
     }

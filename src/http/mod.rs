@@ -1,8 +1,9 @@
 //! HTTP: routes, the checks before them and the listener. Extracts, makes one call into the domain, maps the answer.
 //!
-//! Never touches the log or Postgres: whether they are well is told by a closure. The client's address is that of the
-//! socket's peer, never what a header says.
+//! Never touches the log or Postgres: whether they are well is told by a closure. The client's address is decided once,
+//! in [`proxies`]; a header has a say in it only where a trusted proxy wrote it.
 
+mod asserted;
 mod audit;
 mod cors;
 mod guard;
@@ -10,11 +11,13 @@ mod health;
 mod mcp;
 mod patience;
 mod problem;
+mod proxies;
 mod serve;
 
 pub use guard::Guard;
 pub use health::{Readiness, StoreState, metrics_router};
 pub use problem::{ErrorKind, Problem};
+pub use proxies::{Proxies, network};
 pub use serve::{ListenerLimits, Peer, serve, serve_within};
 
 use std::sync::Arc;
@@ -29,10 +32,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 
 use crate::auth::{Auth, AuthError, Persona, Presented, Principal};
+use crate::base::TraceParent;
 use crate::dispatch::Client;
 use crate::query::Query;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const USER_AGENT_BYTES_MAX: usize = 256;
 
 /// What the routes need.
@@ -47,6 +52,8 @@ pub struct State {
     pub readiness: Box<dyn Fn() -> Readiness + Send + Sync>,
     /// Which hosts and origins are served.
     pub guard: Guard,
+    /// Whose word on a client's address is taken.
+    pub proxies: Proxies,
     /// Body of one request at most, bytes.
     pub body_bytes_max: usize,
     /// How long a client may take to send a body.
@@ -55,6 +62,7 @@ pub struct State {
 
 /// The routes of the main listener. Serve it with [`serve`], which tells the routes who the peer is.
 pub fn router(state: State) -> Router {
+    let proxies = Arc::new(state.proxies.clone());
     let state = Arc::new(state);
     let guarded = Router::new()
         .route("/", any(mcp::endpoint))
@@ -72,6 +80,7 @@ pub fn router(state: State) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state)
         .merge(guarded)
+        .layer(middleware::from_fn_with_state(proxies, proxies::resolve))
 }
 
 async fn guard_request(
@@ -103,7 +112,21 @@ fn client_of(peer: Option<Peer>, headers: &HeaderMap) -> Client {
         let text = String::from_utf8_lossy(value.as_bytes());
         crate::base::clip(&text, USER_AGENT_BYTES_MAX).to_owned()
     });
-    Client { ip: peer.map(|peer| peer.0.ip().to_canonical().to_string()), user_agent, asserted: None }
+    Client {
+        ip: peer.map(|peer| peer.0.ip().to_canonical().to_string()),
+        user_agent,
+        asserted: asserted::asserted(headers),
+        trace: trace_of(headers),
+    }
+}
+
+/// The trace in the header; one that is repeated is none.
+fn trace_of(headers: &HeaderMap) -> Option<TraceParent> {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => TraceParent::parse(value.to_str().ok()?),
+        _ => None,
+    }
 }
 
 /// Who calls, or why that cannot be told. `route` is the method and the path.

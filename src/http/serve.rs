@@ -25,7 +25,7 @@ use crate::base::Tasks;
 /// How long to wait after an accept failed for want of resources, so that others can give some back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The other end of a connection.
+/// Who asks: the other end of the connection or, behind trusted proxies, the address that they name (its port is 0).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 

@@ -9,7 +9,7 @@ use super::envelope::{Request, text_of};
 use super::params::{Params, Target};
 use super::reply::{ResultWriter, plain_error};
 use super::{Caller, Era, Reply, Server, code};
-use crate::base::uuid_v7;
+use crate::base::{planted, uuid_v7};
 use crate::dispatch::CallRequest;
 use crate::event::Transport;
 use crate::tools::ToolError;
@@ -34,7 +34,17 @@ pub(super) fn call_request(
     mut caller: Caller,
     session: Option<InSession<'_>>,
 ) -> CallRequest {
-    caller.client.asserted = params.asserted(session.and_then(|session| session.client_info));
+    let client_info = session.and_then(|session| session.client_info);
+    caller.client.asserted = params.asserted(client_info, caller.client.asserted.as_deref());
+    caller.client.trace = match params.trace() {
+        _ if planted::armed("traceparent_dropped") => None,
+        None => caller.client.trace,
+        named => named,
+    };
+    let mut session_id = session.map(|session| session.id.to_owned());
+    if planted::armed("asserted_decides") {
+        session_id = session_id.or_else(|| caller.client.trace.map(|trace| trace.trace_id()));
+    }
     CallRequest {
         call_id: uuid_v7(caller.received_at),
         received_at: caller.received_at,
@@ -43,7 +53,7 @@ pub(super) fn call_request(
         tool: target.name.clone().into_owned(),
         arguments: target.arguments.map(ToOwned::to_owned),
         request_id: request.id.get().to_owned(),
-        session_id: session.map(|session| session.id.to_owned()),
+        session_id,
         protocol_version: era.version().to_owned(),
         transport: Transport::Http,
         client: caller.client,

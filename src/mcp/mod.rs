@@ -41,9 +41,9 @@ pub fn read_any(body: &[u8]) {
     if let Ok(params) = Params::read(params) {
         let meta = params.read_meta();
         let target = params.target();
-        let asserted = params.asserted(None).map(|json| json.get().len());
+        let asserted = params.asserted(None, None).map(|json| json.get().len());
         assert!(meta.is_none() || asserted.is_some());
-        drop(target);
+        drop((target, params.trace()));
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::envelope::{is_object, present, text_of};
+use crate::base::TraceParent;
 use crate::tools::ToolError;
 
 /// What a caller claims about itself is kept up to this size, bytes.
@@ -47,6 +48,13 @@ pub(super) struct Meta<'a> {
         deserialize_with = "present"
     )]
     pub(super) client_capabilities: Option<&'a RawValue>,
+}
+
+/// The trace that a request says it belongs to.
+#[derive(Debug, Default, Deserialize)]
+struct TraceMeta<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    traceparent: Option<&'a RawValue>,
 }
 
 /// Why parameters cannot be read.
@@ -103,27 +111,40 @@ impl<'a> Params<'a> {
         Ok(Target { name, arguments })
     }
 
-    /// What the caller says of itself in this request and, under 2025-11-25, said when it opened the session.
-    pub(super) fn asserted(&self, client_info: Option<&RawValue>) -> Option<Box<RawValue>> {
-        let members = [("clientInfo", client_info), ("_meta", self.meta)];
-        let mut json = String::from("{");
-        for (name, raw) in members.iter().filter_map(|(name, raw)| raw.map(|raw| (name, raw))) {
-            let comma = if json.len() > 1 { "," } else { "" };
-            json.push_str(comma);
-            json.push('"');
-            json.push_str(name);
-            json.push_str("\":");
-            json.push_str(raw.get());
-        }
-        json.push('}');
-        if json.len() == 2 {
+    /// The trace that `_meta` names, when it names one by the rules.
+    pub(super) fn trace(&self) -> Option<TraceParent> {
+        let meta = self.meta.filter(|raw| is_object(raw))?;
+        let meta: TraceMeta<'_> = serde_json::from_str(meta.get()).ok()?;
+        TraceParent::parse(&text_of(meta.traceparent?)?)
+    }
+
+    /// What the caller says of itself in this request and, under 2025-11-25, said when it opened the session; with the
+    /// claims in its `headers`, which are bounded already.
+    pub(super) fn asserted(
+        &self,
+        client_info: Option<&RawValue>,
+        headers: Option<&RawValue>,
+    ) -> Option<Box<RawValue>> {
+        let members = joined(&[("clientInfo", client_info), ("_meta", self.meta)]);
+        let headers = joined(&[("headers", headers)]);
+        let bytes = members.len() + 2;
+        let members = if bytes + headers.len() < ASSERTED_BYTES_MAX {
+            members
+        } else {
+            format!("\"omitted_bytes\":{bytes}")
+        };
+        let comma = if members.is_empty() || headers.is_empty() { "" } else { "," };
+        if members.is_empty() && headers.is_empty() {
             return None;
         }
-        if json.len() > ASSERTED_BYTES_MAX {
-            json = format!("{{\"omitted_bytes\":{}}}", json.len());
-        }
-        RawValue::from_string(json).ok()
+        RawValue::from_string(format!("{{{members}{comma}{headers}}}")).ok()
     }
+}
+
+/// Members of a JSON object, without its braces.
+fn joined(members: &[(&str, Option<&RawValue>)]) -> String {
+    let members = members.iter().filter_map(|(name, raw)| raw.map(|raw| format!("\"{name}\":{}", raw.get())));
+    members.collect::<Vec<_>>().join(",")
 }
 
 /// The tool and its arguments.
@@ -181,11 +202,11 @@ mod tests {
         let json = raw(r#"{"_meta":{"a/b": [1e2]}}"#);
         let params = Params::read(Some(&json)).unwrap();
         let info = raw(r#"{"name":"c","odd":true}"#);
-        let kept = params.asserted(Some(&info)).unwrap();
+        let kept = params.asserted(Some(&info), None).unwrap();
         assert_eq!(kept.get(), r#"{"clientInfo":{"name":"c","odd":true},"_meta":{"a/b": [1e2]}}"#);
-        assert!(Params::default().asserted(None).is_none());
+        assert!(Params::default().asserted(None, None).is_none());
         let json = raw(&format!(r#"{{"_meta":{{"a":"{}"}}}}"#, "x".repeat(ASSERTED_BYTES_MAX)));
-        let kept = Params::read(Some(&json)).unwrap().asserted(None).unwrap();
+        let kept = Params::read(Some(&json)).unwrap().asserted(None, None).unwrap();
         assert_eq!(kept.get(), format!(r#"{{"omitted_bytes":{}}}"#, ASSERTED_BYTES_MAX + 18));
     }
 }

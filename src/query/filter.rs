@@ -13,7 +13,7 @@ pub const LIMIT_MAX: u32 = 1_000;
 const VALUE_BYTES_MAX: usize = 1_024;
 
 /// Every parameter.
-pub const PARAMETERS: [&str; 12] = [
+pub const PARAMETERS: [&str; 13] = [
     "user_id",
     "tool_name",
     "toolkit_kind",
@@ -21,6 +21,7 @@ pub const PARAMETERS: [&str; 12] = [
     "persona",
     "event_kind",
     "session_id",
+    "trace_id",
     "success",
     "start_time",
     "end_time",
@@ -52,6 +53,9 @@ pub struct Filter {
     /// The session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
+    /// The trace that the caller says its call belongs to: 32 lower-case hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
     /// How the call ended. Events that are no calls have none and match neither.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
@@ -78,6 +82,7 @@ impl Default for Filter {
             persona: None,
             event_kind: None,
             session_id: None,
+            trace_id: None,
             success: None,
             start_time: None,
             end_time: None,
@@ -175,6 +180,13 @@ impl Filter {
             "connection" => self.connection = text,
             "persona" => self.persona = text,
             "session_id" => self.session_id = text,
+            "trace_id" => {
+                let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+                if value.len() != 32 || !value.bytes().all(digit) {
+                    return Err(usual());
+                }
+                self.trace_id = text;
+            }
             "cursor" => self.cursor = text,
             "event_kind" => {
                 let listed = Kind::from_name(value).is_ok_and(|kind| kind != Kind::ToolCallRequested);
@@ -195,7 +207,7 @@ impl Filter {
     }
 
     /// The conditions on text columns, by column name.
-    pub(super) fn texts(&self) -> [(&'static str, Option<&str>); 7] {
+    pub(super) fn texts(&self) -> [(&'static str, Option<&str>); 8] {
         [
             ("user_id", self.user_id.as_deref()),
             ("tool_name", self.tool_name.as_deref()),
@@ -204,6 +216,7 @@ impl Filter {
             ("persona", self.persona.as_deref()),
             ("event_kind", self.event_kind.as_deref()),
             ("session_id", self.session_id.as_deref()),
+            ("trace_id", self.trace_id.as_deref()),
         ]
     }
 
@@ -223,6 +236,7 @@ fn accepted(parameter: &str) -> &'static str {
         "start_time" | "end_time" => "an RFC 3339 time like 2026-01-31T09:30:00Z",
         "limit" => "a whole number from 1 to 1000",
         "cursor" => "next_cursor of the page before",
+        "trace_id" => "32 lower-case hexadecimal digits",
         "event_kind" => "an event type like tool_call.completed",
         _ => "the exact value to match",
     }
@@ -286,6 +300,7 @@ mod tests {
             ("persona", "p"),
             ("event_kind", "tool_call.denied"),
             ("session_id", "s"),
+            ("trace_id", "4bf92f3577b34da6a3ce929d0e0e4736"),
             ("success", "false"),
             ("start_time", "2026-01-31T09:30:00Z"),
             ("end_time", "2026-01-31T10:30:00+01:00"),
@@ -300,6 +315,7 @@ mod tests {
             persona: Some("p".into()),
             event_kind: Some("tool_call.denied".into()),
             session_id: Some("s".into()),
+            trace_id: Some("4bf92f3577b34da6a3ce929d0e0e4736".into()),
             success: Some(false),
             start_time: time("2026-01-31T09:30:00Z"),
             end_time: time("2026-01-31T09:30:00Z"),
@@ -317,13 +333,17 @@ mod tests {
             (
                 &[("user", "u")][..],
                 "\"user\" is not a parameter; accepted are user_id, tool_name, toolkit_kind, connection, persona, \
-                 event_kind, session_id, success, start_time, end_time, limit, cursor",
+                 event_kind, session_id, trace_id, success, start_time, end_time, limit, cursor",
             ),
             (&[("limit", "1"), ("limit", "1")], "limit is given more than once; give it once"),
             (&[("user_id", "")], "user_id is empty; leave it out or give the exact value to match"),
             (&[("limit", "0")], "limit \"0\" is not accepted; give a whole number from 1 to 1000"),
             (&[("limit", "1001")], "limit \"1001\" is not accepted; give a whole number from 1 to 1000"),
             (&[("limit", "ten")], "limit \"ten\" is not accepted; give a whole number from 1 to 1000"),
+            (
+                &[("trace_id", "ABC")],
+                "trace_id \"ABC\" is not accepted; give 32 lower-case hexadecimal digits",
+            ),
             (&[("success", "yes")], "success \"yes\" is not accepted; give true or false"),
             (
                 &[("start_time", "yesterday")],

@@ -21,7 +21,7 @@ macro_rules! listed {
          session_id::text, transport::text, source::text, enrichment_applied, authorized, \
          enrichment_tokens_full::int8, enrichment_tokens_dedup::int8, enrichment_mode::text, \
          enrichment_match_kind::text, purpose::text, client_ip::text, user_agent::text, \
-         effect::text, log_id, topic::text, partition, position"
+         effect::text, trace_id::text, log_id, topic::text, partition, position"
     };
 }
 
@@ -82,6 +82,7 @@ pub struct EventRow {
     pub client_ip: Option<String>,
     pub user_agent: Option<String>,
     pub effect: Option<String>,
+    pub trace_id: Option<String>,
 }
 
 impl EventRow {

@@ -193,7 +193,11 @@ pub(crate) fn request_at(received_at: Timestamp, arguments: &str) -> CallRequest
         session_id: None,
         protocol_version: "2026-07-28".into(),
         transport: Transport::Http,
-        client: Client { ip: Some("127.0.0.1".into()), user_agent: Some("test/1".into()), asserted: None },
+        client: Client {
+            ip: Some("127.0.0.1".into()),
+            user_agent: Some("test/1".into()),
+            ..Client::default()
+        },
         cancel: CancellationToken::new(),
     }
 }

@@ -26,6 +26,7 @@ async fn foreign_hosts_and_pages_are_refused_everywhere_but_on_health() {
     let http = annals::config::Http {
         allowed_hosts: vec!["annals.example".into()],
         allowed_origins: vec!["https://app.example".into()],
+        ..annals::config::Http::default()
     };
     let server = Harness::start_with(Setup { http, ..Setup::default() }).await;
     let cases = [

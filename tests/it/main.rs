@@ -6,6 +6,7 @@ mod adopt;
 mod backup;
 mod benchmarks;
 mod clients;
+mod context;
 mod crash;
 mod db;
 mod dispatch;

@@ -148,7 +148,7 @@ fn event_row(log: LogId, item: &Item) -> Result<EventRow, Unprojectable> {
         tenant: tenant.to_owned(),
         event_id: decoded.id,
         event_kind: decoded.kind.name().to_owned(),
-        event_type: decoded.kind.type_name().to_owned(),
+        event_type: decoded.type_name(),
         source: decoded.source.clone(),
         occurred_at: occurred_at.to_offset(),
         incarnation: frame.incarnation,
@@ -538,7 +538,8 @@ mod tests {
 
     /// The one that is kept in the repository.
     fn golden(kind: Kind) -> Facts {
-        let file = format!("{}/tests/golden/event/{}.v1.json", env!("CARGO_MANIFEST_DIR"), kind.name());
+        let file =
+            format!("{}/tests/golden/{}", env!("CARGO_MANIFEST_DIR"), crate::event::schema::path_of(kind));
         Decoded::read(kind.topic(), &std::fs::read(file).unwrap()).unwrap().facts
     }
 

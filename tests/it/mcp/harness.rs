@@ -227,6 +227,7 @@ impl Harness {
             query: query(),
             readiness: Box::new(move || Readiness { log: health.health(), store: *store_seen.borrow() }),
             guard: Guard::new(address, &setup.http),
+            proxies: annals::http::Proxies::new(&setup.http),
             body_bytes_max: setup.body_bytes_max,
             body_timeout: setup.body_timeout,
         };

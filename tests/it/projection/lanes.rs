@@ -187,7 +187,7 @@ async fn what_cannot_be_read_or_stored_is_parked_with_its_cause_and_the_rest_goe
     let causes: Vec<&str> = aside.iter().map(|(_, cause)| cause.as_str()).collect();
     let want = [
         "not an event: ",
-        "unknown event type \"annals.tool_call.denied.v9\"",
+        "annals.tool_call.denied.v9 is newer than v1, the newest that this version of Annals reads",
         "system.stopping does not belong on annals.tool-calls",
         "the personal part does not match its digest",
         "the event has no row: the source \"urn:other:default\" names no tenant",

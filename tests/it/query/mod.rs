@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::db::server::{DataDir, TestServer, options};
 use rows::{Row, clear, insert, install};
 
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const START: Timestamp = Timestamp::from_micros(1_764_521_228_000_042);
 
 fn filter(parameters: &[(&str, &str)]) -> Filter {
@@ -93,6 +94,7 @@ async fn every_filter_selects_by_its_column() {
         (odd(|row| row.persona = Some("other")), &[("persona", "other")]),
         (odd(|row| row.event_kind = "auth.failed"), &[("event_kind", "auth.failed")]),
         (odd(|row| row.session_id = Some("other")), &[("session_id", "other")]),
+        (odd(|row| row.trace_id = Some(TRACE)), &[("trace_id", TRACE)]),
         (odd(|row| row.success = Some(false)), &[("success", "false")]),
         (odd(|row| row.persona = Some("' OR true --")), &[("persona", "' OR true --")]),
         (Row { timestamp: at(10), ..completed(1) }, &[("start_time", &at(10).to_string())]),
@@ -111,7 +113,7 @@ async fn every_filter_selects_by_its_column() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listed_event_has_the_columns_of_audit_logs() {
-    let call = Row { event_id: Uuid::from_u128(8), ..completed(3) };
+    let call = Row { event_id: Uuid::from_u128(8), trace_id: Some(TRACE), ..completed(3) };
     let admin = Row { recorded_at: START.plus_micros(-5), ..Row::other(4, "admin.key_created") };
     let (server, query) = with_rows(&[call, admin]).await;
     let page = query.events(&filter(&[])).await.unwrap();
@@ -127,7 +129,7 @@ async fn a_listed_event_has_the_columns_of_audit_logs() {
         "content_blocks": 1, "session_id": "session", "transport": "http", "source": "mcp", "authorized": true,
         "enrichment_applied": false, "enrichment_tokens_full": 0, "enrichment_tokens_dedup": 0,
         "enrichment_mode": "", "enrichment_match_kind": "", "purpose": "why",
-        "client_ip": "127.0.0.1", "user_agent": "test",
+        "client_ip": "127.0.0.1", "user_agent": "test", "trace_id": TRACE,
     });
     let absent = nulls(&["user_email", "toolkit_name", "error_message", "error_category", "error_code"]);
     expected.as_object_mut().unwrap().extend(absent);

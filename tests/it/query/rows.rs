@@ -25,6 +25,7 @@ pub(super) struct Row {
     pub(super) toolkit_kind: Option<&'static str>,
     pub(super) connection: Option<&'static str>,
     pub(super) session_id: Option<&'static str>,
+    pub(super) trace_id: Option<&'static str>,
     pub(super) success: Option<bool>,
     pub(super) personal_token: Option<&'static str>,
 }
@@ -63,6 +64,7 @@ impl Row {
             toolkit_kind: None,
             connection: None,
             session_id: None,
+            trace_id: None,
             success: None,
             personal_token: Some("\"\\u00e9 and \\\"quotes\\\"\""),
         }
@@ -106,6 +108,7 @@ pub(super) async fn insert(postgres: &Postgres, rows: &[Row]) {
             .bind(row.connection)
             .bind(row.session_id)
             .bind(row.success)
+            .bind(row.trace_id)
             .execute(&mut writer)
             .await
             .expect("a row");
@@ -129,12 +132,12 @@ const INSERT_EVENT: &str = r#"
 INSERT INTO audit_v1.audit_events (
     log_id, tenant, topic, partition, position, recorded_at, event_id, event_kind, event_type, source, occurred_at,
     incarnation, seq, link, content, ack, ack_check, once, body_head, body_tail, received_at, call_id, persona,
-    tool_name, toolkit_kind, connection, session_id, success, subject_id, request_id, transport, source_kind,
+    tool_name, toolkit_kind, connection, session_id, success, trace_id, subject_id, request_id, transport, source_kind,
     authorized, duration_ms, response_chars, content_blocks)
 SELECT '00000000-0000-0000-0000-000000000001', $1, $2, $3, $4, $5, $6, $7, 'annals.' || $7 || '.v1',
        'urn:annals:' || $1, $8, '00000000-0000-0000-0000-000000000002', $4, decode(repeat('22', 32), 'hex'),
        decode(repeat('11', 32), 'hex'), 'fsync', 'verified', false, '{"z": 1,  "personal":', '}', $8, $9, $10, $11,
-       $12, $13, $14, $15, of_call.subject_id, of_call.request_id, of_call.transport, of_call.source_kind,
+       $12, $13, $14, $15, $16, of_call.subject_id, of_call.request_id, of_call.transport, of_call.source_kind,
        of_call.authorized, of_call.duration_ms, of_call.response_chars, of_call.content_blocks
 FROM (SELECT 1) AS one LEFT JOIN (VALUES ('subject', '1', 'http', 'mcp', true, 12, 2, 1)) AS of_call (
     subject_id, request_id, transport, source_kind, authorized, duration_ms, response_chars, content_blocks)

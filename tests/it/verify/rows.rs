@@ -43,6 +43,45 @@ async fn untouched_rows_are_clean_and_what_is_not_applied_yet_is_pending() {
     stand.stop().await;
 }
 
+/// An event of an older version is applied, compared and given back as it was stored.
+#[cfg(feature = "planted-bugs")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_version_has_its_row_and_verifies() {
+    use annals::event::{Event, Topic, TopicPartition, partition_of};
+    let stand = Stand::start().await;
+    let run = stand.worker("w1", true, |_| {});
+    let body = include_bytes!("../../golden/event/tool_call.denied.v0.json");
+    let target = TopicPartition { topic: Topic::ToolCalls, partition: partition_of("f00dcafe") };
+    let id = Uuid::parse_str("019ad5a9-36e0-7870-b58e-d0d08423e564").unwrap();
+    stand.lanes.record(Event { target, id, body: body.as_slice().into() }).await.unwrap();
+    stand.call("s1", Some(Kind::ToolCallCompleted)).await;
+    stand.caught_up().await;
+    let row: (String, String, String, bool, String, String) = sqlx::query_as(
+        "SELECT event_type, event_kind, tool_name, authorized, purpose, body_head || personal_token || body_tail
+         FROM public.audit_events WHERE event_id = $1",
+    )
+    .bind(id)
+    .fetch_one(&stand.owner)
+    .await
+    .unwrap();
+    let (event_type, event_kind, tool_name, authorized, purpose, stored) = row;
+    assert_eq!(
+        (event_type.as_str(), event_kind.as_str()),
+        ("annals.tool_call.denied.v0", "tool_call.denied")
+    );
+    assert_eq!(
+        (tool_name.as_str(), authorized, purpose.as_str()),
+        ("sql_query", false, "a \"quoted\" reason")
+    );
+    assert_eq!(stored.as_bytes(), body);
+    let report = verify(&stand).await;
+    assert!(report.is_clean(), "{report}");
+    let rows = report.rows.unwrap();
+    assert_eq!((report.events, rows.compared, rows.parked), (3, 3, 0));
+    run.stop().await;
+    stand.stop().await;
+}
+
 /// What a forger does, and what is found where.
 type Forgery = (String, &'static str, u64, &'static str);
 
