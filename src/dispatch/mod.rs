@@ -7,8 +7,10 @@ mod purpose;
 mod record;
 mod refusals;
 mod run;
+mod session;
 
 pub use limits::Limits;
+pub use session::SessionUnrecorded;
 
 use std::sync::Arc;
 
