@@ -49,15 +49,23 @@ pub(super) async fn run(common: &Common, args: StdioArgs) -> Result<ExitCode, Fa
     forward(client).await
 }
 
-/// Requests without an answer so far: how often each id was asked, and how it was written.
+/// Requests without an answer so far, by their ids in one form.
 #[derive(Default)]
-struct Open(Mutex<HashMap<Box<str>, (usize, Box<str>)>>);
+struct Open(Mutex<HashMap<Box<str>, Asked>>);
+
+/// What was asked under one id.
+struct Asked {
+    /// How often; all but the first are refused.
+    times: usize,
+    /// The id as the client wrote it.
+    id: Box<str>,
+}
 
 impl Open {
     fn note(&self, outline: Outline) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match outline {
-            Outline::Request { id, plain } => open.entry(plain).or_insert((0, id)).0 += 1,
+            Outline::Request { id, plain } => open.entry(plain).or_insert(Asked { times: 0, id }).times += 1,
             Outline::Cancel(plain) => drop(open.remove(&plain)),
             Outline::Other => {}
         }
@@ -65,9 +73,9 @@ impl Open {
 
     fn answered(&self, plain: &str) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((times, _)) = open.get_mut(plain) {
-            *times -= 1;
-            if *times == 0 {
+        if let Some(asked) = open.get_mut(plain) {
+            asked.times -= 1;
+            if asked.times == 0 {
                 open.remove(plain);
             }
         }
@@ -76,7 +84,7 @@ impl Open {
     /// An error for each.
     fn lost(&self) -> Vec<Bytes> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.drain().filter_map(|(_, (_, id))| server_gone(&id)).collect()
+        open.drain().filter_map(|(_, asked)| server_gone(&asked.id)).collect()
     }
 }
 

@@ -27,6 +27,7 @@ mod reading;
 mod retention;
 mod schemas;
 mod server;
+mod stdio;
 mod tampering;
 mod tools;
 mod verify;
