@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::ControlError;
-use crate::auth::{Auth, AuthError, Presented, Principal};
+use crate::auth::{Auth, AuthError, Persona, Presented, Principal};
 use crate::base::{Category, Tasks};
 use crate::dispatch::Client;
 use crate::mcp::{self, Caller, Outline, StdioStream, Step};
@@ -35,6 +35,8 @@ pub(super) const END: u8 = b'!';
 
 /// How long the process may take nothing of what is written to it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a process that comes while the server starts waits for the keys.
+const KEYS_WAIT: Duration = Duration::from_secs(10);
 /// Answers that wait to be written.
 const ANSWERS_MAX: usize = 16;
 
@@ -81,7 +83,7 @@ enum Ending {
 /// Takes one process, which is refused when its key is.
 pub(super) async fn open(stdio: Stdio, mut request: Request) -> Result<Response, ControlError> {
     let key = request.headers().get(API_KEY).cloned().unwrap_or_else(|| HeaderValue::from_static(""));
-    let (principal, _) = authenticate(&stdio, &key).await.map_err(|error| match error {
+    let (principal, _) = authenticate_at_start(&stdio, &key).await.map_err(|error| match error {
         AuthError::Unauthenticated { message, .. } => refused(message),
         AuthError::Unavailable { message, .. } => ControlError {
             exit_code: 3,
@@ -109,10 +111,30 @@ fn refused(message: String) -> ControlError {
     ControlError { exit_code: 3, message }
 }
 
-async fn authenticate(
+/// Clients start their processes when they start themselves, which may be while the server does.
+async fn authenticate_at_start(
     stdio: &Stdio,
     key: &HeaderValue,
-) -> Result<(Arc<Principal>, Arc<crate::auth::Persona>), AuthError> {
+) -> Result<(Arc<Principal>, Arc<Persona>), AuthError> {
+    let mut changes = stdio.auth.key_changes();
+    let until_known = async {
+        loop {
+            match authenticate(stdio, key).await {
+                Err(AuthError::Unavailable { code: "keys_loading", .. }) => {}
+                known => return known,
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    match tokio::time::timeout(KEYS_WAIT, until_known).await {
+        Ok(known) => known,
+        Err(_) => authenticate(stdio, key).await,
+    }
+}
+
+async fn authenticate(stdio: &Stdio, key: &HeaderValue) -> Result<(Arc<Principal>, Arc<Persona>), AuthError> {
     let client = Client::default();
     let presented = Presented {
         authorization: None,

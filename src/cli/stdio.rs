@@ -32,7 +32,12 @@ pub(super) async fn run(common: &Common, args: StdioArgs) -> Result<ExitCode, Fa
         )
     })?;
     let run = match DataDir::open(&common.data_dir) {
-        Ok(data_dir) => RunFile::read(&data_dir.run_file())?,
+        Ok(data_dir) => RunFile::read(&data_dir.run_file()).map_err(|error| {
+            let path = data_dir.run_file().display().to_string();
+            Failure::missing(format!(
+                "cannot read {path}: {error}; run this as the user that runs `annals serve`"
+            ))
+        })?,
         Err(_) => None,
     };
     let client = match &run {

@@ -614,6 +614,74 @@ mod tests {
         is_consistent(&sessions);
     }
 
+    fn reasons(sessions: &Sessions) -> Vec<(String, SessionEnd)> {
+        let ended = sessions.take_ended(usize::MAX);
+        ended.into_iter().map(|ended| (ended.facts.session_id, ended.facts.reason)).collect()
+    }
+
+    #[test]
+    fn a_session_whose_start_is_not_recorded_is_neither_used_nor_ended() {
+        let (sessions, clock) = sessions(2, 2);
+        let ann = principal("ann", 1);
+        let opening = || Opening { transport: Transport::Http, client_info: None };
+        let (one, two) = (sessions.open(&ann, opening()).unwrap(), sessions.open(&ann, opening()).unwrap());
+        clock.forward(IDLE * 2);
+        sessions.sweep(|_| Some(SessionEnd::Revoked));
+        assert!(!known(&sessions, &one, &ann) && sessions.close(&one, &ann).is_none());
+        assert_eq!(sessions.open(&ann, opening()), Err(AllBusy), "it is not evicted either");
+        assert_eq!(reasons(&sessions), []);
+        sessions.settle(&one);
+        assert!(known(&sessions, &one, &ann));
+        sessions.abandon(&two, false);
+        assert_eq!(reasons(&sessions), [], "what never started does not end");
+        let three = sessions.open(&ann, opening()).unwrap();
+        sessions.abandon(&three, true);
+        assert_eq!(reasons(&sessions), [(three.to_string(), SessionEnd::Evicted)]);
+        let four = sessions.open(&ann, opening()).unwrap();
+        sessions.shut();
+        assert_eq!(reasons(&sessions), [(one.to_string(), SessionEnd::Shutdown)]);
+        sessions.settle(&four);
+        assert_eq!(reasons(&sessions), [(four.to_string(), SessionEnd::Shutdown)]);
+        assert_eq!((sessions.open(&ann, opening()), sessions.count()), (Err(AllBusy), 0));
+        is_consistent(&sessions);
+    }
+
+    #[test]
+    fn a_session_of_a_process_is_neither_idle_nor_evicted() {
+        let (sessions, clock) = sessions(1, 1);
+        let ann = principal("ann", 1);
+        let id = sessions.open(&ann, Opening { transport: Transport::Stdio, client_info: None }).unwrap();
+        sessions.settle(&id);
+        clock.forward(IDLE * 100);
+        assert_eq!(open(&sessions, &ann), Err(AllBusy));
+        let in_flight = sessions.begin(&id, &ann, "1", CancellationToken::new()).unwrap();
+        assert!(sessions.is_in_flight(&id, "1") && !sessions.is_in_flight(&id, "2"));
+        drop(in_flight);
+        sessions.count_call(&id);
+        clock.forward(IDLE * 100);
+        sessions.sweep(|_| None);
+        assert_eq!(sessions.count(), 1);
+        let ended = sessions.close(&id, &ann).unwrap();
+        assert_eq!((ended.facts.reason, ended.facts.calls), (SessionEnd::ClientDelete, 1));
+        assert_eq!(reasons(&sessions), []);
+    }
+
+    #[test]
+    fn ends_that_nobody_recorded_are_bounded() {
+        let (sessions, clock) = sessions(2, 2);
+        let ann = principal("ann", 1);
+        for _ in 0..2 {
+            open(&sessions, &ann).unwrap();
+        }
+        clock.forward(IDLE);
+        assert_eq!(open(&sessions, &ann), Err(AllBusy));
+        assert_eq!(sessions.unrecorded(), 2);
+        let ended = sessions.take_ended(1);
+        assert!(open(&sessions, &ann).is_ok());
+        sessions.put_back(ended);
+        assert_eq!(sessions.unrecorded(), 2);
+    }
+
     #[test]
     fn a_session_takes_less_than_two_kilobytes() {
         let per_session =

@@ -189,7 +189,10 @@ fn ending_of(home: &Home, id: &str) -> (Kind, Option<String>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn both_eras_are_served_over_stdio_and_their_rows_say_so() {
     let home = Home::new();
-    let server = home.serve(&["--sample"]);
+    let config = home.path().join("annals.yaml");
+    // Fewer than are asked for at once: the others wait.
+    std::fs::write(&config, "limits:\n  stdio_in_flight_max: 3\n").unwrap();
+    let server = home.serve(&["--sample", "--config", config.to_str().unwrap()]);
     let caller = Caller::new(&server);
 
     let mut old = Process::start(&home, ADMIN_KEY);
@@ -240,13 +243,12 @@ async fn both_eras_are_served_over_stdio_and_their_rows_say_so() {
         assert_eq!((end.reason, end.calls), (SessionEnd::ClientDelete, calls), "{end:?}");
         let rows = format!("/api/v1/admin/audit/events?limit=100&session_id={}", start.session_id);
         let wanted = usize::try_from(calls).unwrap();
+        // The calls, the start and the end.
         let rows = caller
             .get_until(&rows, |body| {
                 let rows: Vec<Value> = body["data"].as_array()?.clone();
                 let of_calls = rows.iter().filter(|row| row["tool_name"] != Value::Null).count();
-                (of_calls == wanted && rows.iter().any(|row| row["event_kind"] == "session.ended")
-                    || of_calls == wanted && rows.len() == wanted)
-                    .then_some(rows)
+                (of_calls == wanted && rows.len() == wanted + 2).then_some(rows)
             })
             .await;
         assert!(rows.iter().all(|row| row["transport"] == "stdio"), "{rows:?}");
@@ -275,12 +277,11 @@ async fn a_cancel_over_stdio_ends_the_call_unanswered_in_both_eras() {
     process.cancel("\u{6f}ld").await;
     process.cancel(7).await;
     for id in ["\"old\"", "7"] {
-        let cancelled = async |event: &Decoded| match &event.facts {
-            Facts::Terminal(Kind::ToolCallCancelled, terminal) if terminal.call.request_id == id => Some(()),
+        let ended = |event: &Decoded| match &event.facts {
+            Facts::Terminal(_, terminal) if terminal.call.request_id == id => Some(()),
             _ => None,
         };
-        let found = |event: &Decoded| futures::FutureExt::now_or_never(cancelled(event)).flatten();
-        until_recorded(&home, "a cancelled call", found).await;
+        until_recorded(&home, "the end of a call", ended).await;
         assert_eq!(ending_of(&home, id), (Kind::ToolCallCancelled, Some("cancelled_by_caller".into())));
     }
     // The id is free again, and the other call still runs.
@@ -492,6 +493,15 @@ async fn a_bad_key_is_refused_over_stdio_at_the_start_and_at_each_message() {
     assert_eq!(endings(&home).len(), 1, "the second call was not made");
     assert_eq!((starts(&home).len(), ends(&home).len()), (1, 1));
     assert_eq!(Process::start(&home, &key).end().await.code, Some(3));
+    let made = home.annals(&["key", "create", "--name", "bob", "--role", "analyst"]);
+    assert!(server.terminate().success());
+
+    // A process that comes while the server starts waits until the keys are known.
+    let server = home.serve_front(&[], &[]).await;
+    let mut process = Process::start(&home, made.stdout.trim());
+    process.initialize().await;
+    process.close();
+    assert_eq!(process.end().await.code, Some(0));
     assert!(server.terminate().success());
 }
 
