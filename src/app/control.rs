@@ -19,6 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::stdio::Stdio;
 use super::{Backup, RunFile, record_backup};
 use crate::auth::{KeyError, KeyStore, NewKey, local_principal};
 use crate::log::{Lanes, RecordError};
@@ -29,6 +30,7 @@ struct Control {
     token: Arc<str>,
     keys: tokio::sync::watch::Receiver<Option<Arc<KeyStore>>>,
     lanes: Arc<Lanes>,
+    stdio: Stdio,
 }
 
 /// An error over the socket, with the exit code it stands for.
@@ -72,13 +74,15 @@ pub(super) async fn serve(
     token: Arc<str>,
     keys: tokio::sync::watch::Receiver<Option<Arc<KeyStore>>>,
     lanes: Arc<Lanes>,
+    stdio: Stdio,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let control = Control { token, keys, lanes };
+    let control = Control { token, keys, lanes, stdio };
     let router = Router::new()
         .route("/v1/keys", get(list_keys).post(create_key))
         .route("/v1/keys/{id}/revoke", post(revoke_key))
         .route("/v1/backups", post(backup_taken))
+        .route("/v1/stdio", post(open_stdio))
         .layer(middleware::from_fn_with_state(control.clone(), check_token))
         .with_state(control);
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
@@ -128,6 +132,10 @@ async fn backup_taken(
 ) -> Result<Response, ControlError> {
     let at = record_backup(&control.lanes, &backup).await?;
     Ok(Json(serde_json::json!({ "recorded_at": at })).into_response())
+}
+
+async fn open_stdio(State(control): State<Control>, request: Request) -> Result<Response, ControlError> {
+    super::stdio::open(control.stdio, request).await
 }
 
 /// The other end: asks the running server.

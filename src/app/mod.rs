@@ -10,6 +10,8 @@ mod node;
 mod retention;
 mod run_file;
 mod serve;
+mod stdio;
+mod stdio_client;
 mod store;
 mod system;
 mod workbench;
@@ -22,6 +24,7 @@ pub use error::StartError;
 pub use node::{Node, NodeError};
 pub use run_file::{RunFile, socket_path};
 pub use serve::{ServeOptions, serve};
+pub use stdio_client::{FromServer, StdioClient, StdioEnd};
 pub use workbench::Workbench;
 
 use serve::Services;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::banner::Banner;
 use super::retention::{self, Retention};
+use super::stdio::{self, Stdio};
 use super::store;
 use super::{Node, RunFile, StartError, control, socket_path};
 use crate::auth::{Auth, KeyStore, Keys};
@@ -173,6 +174,7 @@ struct Ends {
     socket: PathBuf,
     accept: CancellationToken,
     listening: Tasks,
+    mcp: crate::mcp::Server,
 }
 
 impl Front<'_> {
@@ -187,7 +189,10 @@ impl Front<'_> {
         let (address, metrics) = (listeners.http.local_addr()?, listeners.metrics.local_addr()?);
         let accept = CancellationToken::new();
         let listening = Tasks::new();
-        let router = http::router(self.state(node, services, address, &mut registry)?);
+        let (state, mcp) = self.state(node, services, address, &mut registry)?;
+        let auth = Arc::clone(&state.auth);
+        let router = http::router(state);
+        mcp.register(&mut registry);
         let limits = self.options.limits.listener();
         let serving = http::serve_within(limits, listeners.http, router, accept.clone());
         listening.spawn("http listener", serving);
@@ -198,14 +203,29 @@ impl Front<'_> {
         remove_if_there(&socket)?;
         let token = hex::encode(crate::base::random_bytes::<32>());
         let control = UnixListener::bind(&socket)?;
+        let limits = stdio::StdioLimits {
+            line_bytes_max: self.options.limits.body_bytes_max,
+            in_flight_max: self.options.limits.stdio_in_flight_max,
+        };
+        let stdio = Stdio {
+            mcp: mcp.clone(),
+            auth: Arc::clone(&auth),
+            limits,
+            tasks: listening.clone(),
+            stop: accept.clone(),
+        };
         let serving = control::serve(
             control,
             token.as_str().into(),
             key_store,
             Arc::clone(&node.lanes),
+            stdio,
             accept.clone(),
         );
         listening.spawn("control socket", serving);
+        let interval = Duration::from_millis(self.options.limits.session_sweep_ms);
+        let keeping = mcp.clone().keep_sessions(auth, interval, services.background.cancel_token().clone());
+        services.background.spawn("sessions", keeping);
         let heads = Node::publish_checkpoints(
             Arc::clone(&node.lanes),
             self.options.log.checkpoint_interval_ms,
@@ -232,7 +252,7 @@ impl Front<'_> {
         };
         run.write(&run_file)?;
         let data_dir = node.data_dir.root().to_owned();
-        Ok(Ends { url, metrics, data_dir, run_file, socket, accept, listening })
+        Ok(Ends { url, metrics, data_dir, run_file, socket, accept, listening, mcp })
     }
 
     fn state(
@@ -241,7 +261,7 @@ impl Front<'_> {
         services: &Services,
         address: SocketAddr,
         registry: &mut Registry,
-    ) -> Result<http::State, StartError> {
+    ) -> Result<(http::State, crate::mcp::Server), StartError> {
         let config = self.options;
         let lanes = Arc::clone(&node.lanes);
         let (ack, _) = lanes.log().ack_class();
@@ -281,8 +301,9 @@ impl Front<'_> {
             log: lanes.log().health(),
             store: http::StoreState::from(status.borrow().state),
         };
-        Ok(http::State {
-            mcp: crate::mcp::Server::new(dispatch, sessions, self.calls.clone()),
+        let mcp = crate::mcp::Server::new(dispatch, sessions, self.calls.clone());
+        let state = http::State {
+            mcp: mcp.clone(),
             auth,
             query: Arc::clone(&services.query),
             readiness: Box::new(readiness),
@@ -290,7 +311,8 @@ impl Front<'_> {
             proxies: http::Proxies::new(&config.http),
             body_bytes_max: config.limits.body_bytes_max,
             body_timeout: Duration::from_millis(config.limits.body_timeout_ms),
-        })
+        };
+        Ok((state, mcp))
     }
 }
 
@@ -351,6 +373,9 @@ async fn stop(
         tracing::warn!("a connection did not close in time");
     }
     services.background.stop().await;
+    if tokio::time::timeout(SETTLE, ends.mcp.end_sessions()).await.is_err() {
+        tracing::warn!("sessions end unrecorded: the log did not take their ends in time");
+    }
     let finished = node.finish(reason).await;
     remove_if_there(&ends.run_file)?;
     remove_if_there(&ends.socket)?;

@@ -87,6 +87,15 @@ pub struct Auth {
     refusals: Refusals,
 }
 
+/// Why a key that was good is not any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyEnd {
+    /// Somebody revoked it.
+    Revoked,
+    /// Its time is over.
+    Expired,
+}
+
 struct Refused {
     code: &'static str,
     key: Option<Box<KeyRecord>>,
@@ -185,6 +194,22 @@ impl Auth {
             roles: record.roles,
             no_limit: record.no_limit,
         }))
+    }
+
+    /// Whether the key `key_id` is over, as far as the snapshot says.
+    #[must_use]
+    pub fn key_end(&self, key_id: Uuid) -> Option<KeyEnd> {
+        let record = self.keys.record(key_id)?;
+        if record.revoked {
+            return Some(KeyEnd::Revoked);
+        }
+        record.expires_at.is_some_and(|end| end <= self.lanes.clock().now()).then_some(KeyEnd::Expired)
+    }
+
+    /// Changes whenever the keys do.
+    #[must_use]
+    pub fn key_changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.keys.changes()
     }
 
     async fn record_failure(&self, presented: Presented<'_>, refused: &Refused) -> Result<(), AuthError> {

@@ -153,7 +153,12 @@ impl Keys {
         }
     }
 
-    fn record(&self, key_id: Uuid) -> Option<KeyRecord> {
+    /// Changes whenever the snapshot does.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub(super) fn record(&self, key_id: Uuid) -> Option<KeyRecord> {
         let snapshot = self.snapshot.read().unwrap_or_else(PoisonError::into_inner);
         snapshot.by_hash.get(snapshot.hash_of.get(&key_id)?).cloned()
     }

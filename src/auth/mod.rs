@@ -12,7 +12,7 @@ mod store;
 
 pub use flood::FloodLimits;
 pub use follow::follow;
-pub use gate::{AuditAccess, Auth, AuthError, Presented, local_principal};
+pub use gate::{AuditAccess, Auth, AuthError, KeyEnd, Presented, local_principal};
 pub use keys::{KEY_PREFIX, KeyRecord, Keys, Lookup, mint};
 pub use persona::{Globs, Persona, PersonaError, Personas};
 pub use refusals::Unauthenticated;

@@ -8,6 +8,7 @@ mod log;
 mod restore;
 mod schemas;
 mod serve;
+mod stdio;
 mod verify;
 
 use std::io::Write;
@@ -57,6 +58,8 @@ struct Common {
 enum Command {
     /// Runs the platform.
     Serve(ServeArgs),
+    /// Serves MCP on standard input and output, for clients that start a process; a server must run.
+    Stdio(stdio::StdioArgs),
     /// Makes, lists and revokes API keys.
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -188,6 +191,7 @@ pub fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(&cli.common, args).await,
+        Command::Stdio(args) => stdio::run(&cli.common, args).await,
         Command::Key(command) => key::run(&cli.common, command).await,
         Command::Log(command) => log::run(&cli.common, &command).await,
         Command::Verify(args) => verify::run(&cli.common, &args).await,

@@ -121,6 +121,12 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     require(per_key >= 1, "limits.calls_in_flight_per_key_max", "at least 1")?;
     require(config.limits.calls_per_minute >= 1, "limits.calls_per_minute", "at least 1")?;
     require(config.limits.calls_burst >= 1, "limits.calls_burst", "at least 1")?;
+    require(config.limits.session_sweep_ms >= 10, "limits.session_sweep_ms", "at least 10")?;
+    require(
+        (1..=4_096).contains(&config.limits.stdio_in_flight_max),
+        "limits.stdio_in_flight_max",
+        "1 to 4096",
+    )?;
     require(config.limits.connections_max >= 1, "limits.connections_max", "at least 1")?;
     require(config.limits.head_bytes_max >= 8 * 1024, "limits.head_bytes_max", "at least 8192")?;
     require(config.limits.body_bytes_max >= 1024, "limits.body_bytes_max", "at least 1024")?;
@@ -332,6 +338,8 @@ mod tests {
             ("limits: {refusal_window_ms: 10001}", "limits.refusal_window_ms"),
             ("projection: {retention_days: 36501}", "projection.retention_days"),
             ("log: {retention_interval_ms: 99}", "log.retention_interval_ms"),
+            ("limits: {session_sweep_ms: 9}", "limits.session_sweep_ms"),
+            ("limits: {stdio_in_flight_max: 0}", "limits.stdio_in_flight_max"),
             ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),
             ("http: {allowed_hosts: ['annals.example:8080']}", "http.allowed_hosts"),
             ("http: {allowed_hosts: ['https://annals.example']}", "http.allowed_hosts"),

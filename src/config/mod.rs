@@ -197,6 +197,10 @@ pub struct Limits {
     pub sessions_per_key_max: usize,
     /// Idle life of a session, milliseconds.
     pub session_idle_ms: u64,
+    /// How often sessions that are idle for too long, or whose key expired, are looked for, milliseconds.
+    pub session_sweep_ms: u64,
+    /// Calls of one stdio process whose answers it has not taken; its further messages wait.
+    pub stdio_in_flight_max: usize,
     /// How long running calls may go on after SIGTERM before they are cancelled, milliseconds.
     pub shutdown_grace_ms: u64,
     /// Refusals of callers nobody knows that have events of their own, of one network and minute; more are counted.
@@ -226,6 +230,8 @@ impl Default for Limits {
             sessions_max: 10_000,
             sessions_per_key_max: 1_000,
             session_idle_ms: 30 * 60 * 1_000,
+            session_sweep_ms: 1_000,
+            stdio_in_flight_max: 64,
             shutdown_grace_ms: 2_000,
             refusals_per_source_per_minute: 20,
             refusals_per_minute: 300,

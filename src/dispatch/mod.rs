@@ -10,10 +10,12 @@ mod rate;
 mod record;
 mod refusals;
 mod run;
+mod session;
 mod unrecorded;
 
 pub use limits::Limits;
 pub use metrics::Metrics;
+pub use session::SessionUnrecorded;
 pub use unrecorded::{Unrecorded, UnrecordedCall};
 
 use std::sync::Arc;

@@ -329,6 +329,12 @@ fn unrecorded(inner: &Inner, call_id: Uuid, target: TopicPartition, cause: &str)
 }
 
 fn unavailable(inner: &Inner, cause: &RecordError) -> Answer {
+    let (error, retry_after_s) = log_refuses(inner, cause);
+    Answer::Unavailable { error, retry_after_s }
+}
+
+/// What a caller is told when the log does not take an event, and after how many seconds to come again.
+pub(super) fn log_refuses(inner: &Inner, cause: &RecordError) -> (ToolError, u32) {
     if let Some(refused) = inner.refusals.one_more(inner.lanes.clock().monotonic()) {
         tracing::warn!(cause = %cause, refused, "calls are refused because the log does not accept");
     }
@@ -349,7 +355,7 @@ fn unavailable(inner: &Inner, cause: &RecordError) -> Answer {
     };
     let hint =
         "No call runs without its record. Retry later; the operator finds the cause in /readyz and the logs.";
-    Answer::Unavailable { error: ToolError::new(Category::Internal, code, message, hint), retry_after_s }
+    (ToolError::new(Category::Internal, code, message, hint), retry_after_s)
 }
 
 fn cancelled(code: &'static str) -> ToolError {

@@ -51,7 +51,7 @@ async fn answer(
     let client = client_of(peer, headers);
     let (principal, persona) = authenticate(state, headers, route, "mcp", &client).await?;
     if !is_post {
-        return Ok(state.mcp.delete(headers, &principal).into_response());
+        return Ok(state.mcp.delete(headers, &principal).await.into_response());
     }
     check_media_types(headers)?;
     let body = read(state, body).await?;

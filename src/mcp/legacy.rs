@@ -11,14 +11,16 @@ use super::answer::Asked;
 use super::call::{InSession, call_request, list, refuse, target_of_malformed};
 use super::envelope::{Request, plain_id, text_of};
 use super::headers::{self, single};
+use super::keeper::NotOpened;
 use super::params::{Params, Unreadable};
-use super::reply::{Refusal, ResultWriter, SERVER_INFO, plain_error, refusal};
-use super::session::{AllBusy, BeginError};
+use super::reply::{Refusal, ResultWriter, SERVER_INFO, plain_error};
+use super::session::BeginError;
 use super::{Caller, Era, INSTRUCTIONS, LEGACY_VERSION, Reply, SUPPORTED_VERSIONS, Server};
 use super::{code, unreadable_params, unsupported_version};
 use crate::auth::Principal;
 use crate::base::Category;
-use crate::dispatch::Answer;
+use crate::dispatch::{Answer, SessionUnrecorded};
+use crate::event::Transport;
 use crate::tools::ToolError;
 
 const ERA: Era = Era::Legacy;
@@ -42,7 +44,7 @@ pub(super) async fn request(
 ) -> Reply {
     if request.method == "initialize" {
         return match params {
-            Ok(params) => initialize(server, headers, request, &params, &caller.principal),
+            Ok(params) => initialize(server, headers, request, &params, &caller).await,
             Err(why) => unreadable_params(request, why),
         };
     }
@@ -91,24 +93,24 @@ pub(super) fn response(server: &Server, headers: &HeaderMap, caller: &Caller) ->
 }
 
 /// Ends a session.
-pub(super) fn delete(server: &Server, headers: &HeaderMap, principal: &Principal) -> Reply {
+pub(super) async fn delete(server: &Server, headers: &HeaderMap, principal: &Principal) -> Reply {
     let id = match check_version(headers, None).and_then(|()| session_id(headers, None)) {
         Ok(id) => id,
         Err(reply) => return reply,
     };
-    if server.sessions.close(id, principal) {
-        Reply::empty(StatusCode::NO_CONTENT)
-    } else {
-        session_not_found(None)
+    let Some(ended) = server.sessions.close(id, principal) else { return session_not_found(None) };
+    match server.end_session(ended).await {
+        Ok(()) => Reply::empty(StatusCode::NO_CONTENT),
+        Err(unrecorded) => session_unrecorded(None, &unrecorded),
     }
 }
 
-fn initialize(
+async fn initialize(
     server: &Server,
     headers: &HeaderMap,
     request: &Request<'_>,
     params: &Params<'_>,
-    principal: &Principal,
+    caller: &Caller,
 ) -> Reply {
     // Nothing is negotiated yet, so a header may name any revision that is served.
     match single(headers, &headers::VERSION) {
@@ -121,26 +123,53 @@ fn initialize(
         let message = "`params.protocolVersion` must be a string.";
         return plain_error(StatusCode::OK, Some(request.id), code::INVALID_PARAMS, message);
     }
-    let client_info = params
-        .client_info
-        .filter(|raw| raw.get().len() <= CLIENT_INFO_BYTES_MAX)
-        .map(|raw| raw.to_owned().into());
-    let Ok(session_id) = server.sessions.open(principal, client_info).map_err(|AllBusy| ()) else {
-        let refused = Refusal {
-            code: "sessions_exhausted",
-            category: Category::RateLimit,
-            message: "No further session can be opened now: each open one has a request in flight.",
-            hint: "Retry in a moment, and end sessions that are no longer needed.",
-        };
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, &refused).retry_after(1);
+    let opened = server.open_session(caller, Transport::Http, LEGACY_VERSION, client_info(params)).await;
+    let session_id = match opened {
+        Ok(session_id) => session_id,
+        Err(not_opened) => return session_not_opened(request, &not_opened),
     };
+    let value = HeaderValue::from_str(&session_id).expect("hexadecimal digits are header characters");
+    initialized(request).with(headers::SESSION, value)
+}
+
+/// What a client says of itself, where it is short enough to be kept.
+pub(super) fn client_info(params: &Params<'_>) -> Option<Arc<RawValue>> {
+    let kept = params.client_info.filter(|raw| raw.get().len() <= CLIENT_INFO_BYTES_MAX);
+    kept.map(|raw| raw.to_owned().into())
+}
+
+/// Why there is no session.
+pub(super) fn session_not_opened(request: &Request<'_>, why: &NotOpened) -> Reply {
+    match why {
+        NotOpened::AllBusy => {
+            let refused = Refusal {
+                code: "sessions_exhausted",
+                category: Category::RateLimit,
+                message: "No further session can be opened now: each open one has a request in flight.",
+                hint: "Retry in a moment, and end sessions that are no longer needed.",
+            };
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            let (id, code) = (Some(request.id), code::of_status(status));
+            super::reply::error(status, id, code, refused.message, &refused).retry_after(1)
+        }
+        NotOpened::Unrecorded(unrecorded) => session_unrecorded(Some(request), unrecorded),
+    }
+}
+
+fn session_unrecorded(request: Option<&Request<'_>>, why: &SessionUnrecorded) -> Reply {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let (id, code) = (request.map(|request| request.id), code::of_status(status));
+    super::reply::error(status, id, code, &why.error.message, &why.error).retry_after(why.retry_after_s)
+}
+
+/// The answer to `initialize`.
+pub(super) fn initialized(request: &Request<'_>) -> Reply {
     let mut writer = ResultWriter::new(ERA, request.id, INSTRUCTIONS.len() + 256);
     writer.member("protocolVersion", LEGACY_VERSION);
     writer.raw("capabilities", br#"{"tools":{}}"#);
     writer.member("serverInfo", &SERVER_INFO);
     writer.member("instructions", INSTRUCTIONS);
-    let value = HeaderValue::from_str(&session_id).expect("hexadecimal digits are header characters");
-    writer.finish().with(headers::SESSION, value)
+    writer.finish()
 }
 
 async fn call(
@@ -150,6 +179,7 @@ async fn call(
     caller: Caller,
     session: &Entered<'_>,
 ) -> Reply {
+    server.sessions.count_call(session.id);
     let in_session = Some(InSession { id: session.id, client_info: session.client_info.as_deref() });
     let (params, target) = match params {
         Ok(params) => {

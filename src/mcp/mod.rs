@@ -1,4 +1,5 @@
-//! MCP over one request at a time: JSON-RPC messages in, answers out, for the revisions 2026-07-28 and 2025-11-25.
+//! MCP over one request at a time: JSON-RPC messages in, answers out, for the revisions 2026-07-28 and 2025-11-25, over HTTP
+//! and, in `stdio`, over a stream of lines.
 //!
 //! The era is chosen per request: a message with 2026-07-28's `_meta` is served without any state, everything else
 //! within a session. Never touches the log: a call is handed to dispatch, which answers once its end is recorded.
@@ -9,14 +10,17 @@ mod call;
 mod code;
 mod envelope;
 mod headers;
+mod keeper;
 mod legacy;
 mod modern;
 mod params;
 mod reply;
 mod session;
+mod stdio;
 
-pub use reply::{Refusal, Reply, refusal};
+pub use reply::{Refusal, Reply, refusal, refusal_of};
 pub use session::SessionLimits;
+pub use stdio::{Outline, StdioStream, Step, answered_id, server_gone};
 
 use std::sync::Arc;
 
@@ -88,7 +92,8 @@ pub struct Caller {
     pub received_at: Timestamp,
 }
 
-/// Answers MCP messages.
+/// Answers MCP messages. Clones share everything.
+#[derive(Clone)]
 pub struct Server {
     dispatch: Arc<Dispatch>,
     sessions: Arc<Sessions>,
@@ -108,6 +113,11 @@ impl Server {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.dispatch.clock().now()
+    }
+
+    /// Runs `future` among the calls, which a stop of the server waits for.
+    pub fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(name, future);
     }
 
     /// How many sessions of 2025-11-25 there are.
@@ -152,10 +162,9 @@ impl Server {
         }
     }
 
-    /// Ends the caller's session that the headers name.
-    #[must_use]
-    pub fn delete(&self, headers: &HeaderMap, principal: &Principal) -> Reply {
-        legacy::delete(self, headers, principal)
+    /// Ends the caller's session that the headers name, once that is durable.
+    pub async fn delete(&self, headers: &HeaderMap, principal: &Principal) -> Reply {
+        legacy::delete(self, headers, principal).await
     }
 }
 

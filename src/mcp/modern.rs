@@ -17,8 +17,8 @@ use super::{code, unreadable_params, unsupported_version};
 use crate::tools::ToolError;
 
 const ERA: Era = Era::Modern;
-const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+pub(super) const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+pub(super) const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// Answers a request.
 pub(super) async fn request(
@@ -106,7 +106,7 @@ async fn refuse_malformed(
     refuse(server, ERA, request, call, error, code::INVALID_PARAMS).await
 }
 
-fn discover(request: &Request<'_>) -> Reply {
+pub(super) fn discover(request: &Request<'_>) -> Reply {
     let mut writer = ResultWriter::new(ERA, request.id, INSTRUCTIONS.len() + 256);
     writer.member("supportedVersions", &SUPPORTED_VERSIONS);
     writer.raw("capabilities", br#"{"tools":{}}"#);
@@ -142,7 +142,7 @@ fn mismatch(request: &Request<'_>, what: &str) -> Reply {
     plain_error(StatusCode::BAD_REQUEST, Some(request.id), code::HEADER_MISMATCH, &message)
 }
 
-fn missing_meta(request: &Request<'_>, key: &str) -> Reply {
+pub(super) fn missing_meta(request: &Request<'_>, key: &str) -> Reply {
     let message = format!("`params._meta` must have {key:?}; without it this revision serves no request.");
     plain_error(StatusCode::BAD_REQUEST, Some(request.id), code::INVALID_PARAMS, &message)
 }

@@ -81,6 +81,13 @@ pub fn refusal(status: StatusCode, refusal: &Refusal<'_>) -> Reply {
     error(status, None, code::of_status(status), refusal.message, refusal)
 }
 
+/// As [`refusal`], of the request whose id is the JSON text `id`, for a transport without a status. `None` when that is none.
+#[must_use]
+pub fn refusal_of(id: &str, status: StatusCode, refusal: &Refusal<'_>) -> Option<Bytes> {
+    let id: &RawValue = serde_json::from_str(id).ok()?;
+    error(status, Some(id), code::of_status(status), refusal.message, refusal).body
+}
+
 /// A JSON-RPC error that needs no `data`.
 pub(super) fn plain_error(status: StatusCode, id: Option<&RawValue>, code: i64, message: &str) -> Reply {
     write_error(status, id, code, message, None::<&()>)

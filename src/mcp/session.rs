@@ -1,17 +1,21 @@
-//! Sessions of MCP 2025-11-25, in memory: bound to who opened them, bounded in number and in idle time.
+//! Sessions, in memory: those of MCP 2025-11-25 over HTTP and one for each stdio process. Bound to who opened them, bounded
+//! in number and, over HTTP, in idle time.
 //!
-//! Holds no channels and no results. Never says whether a session of somebody else exists.
+//! Holds no channels and no results. Never says whether a session of somebody else exists. Records nothing: a session whose
+//! start is not recorded yet is opened but not used, and one that ended waits here until its end is recorded.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::value::RawValue;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::auth::Principal;
-use crate::base::{Clock, random_bytes};
+use crate::base::{Clock, Timestamp, random_bytes};
+use crate::event::{AuthMethod, SessionEnd, SessionEnded, Transport};
 
 /// Bounds of the sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,11 +46,16 @@ pub(super) enum BeginError {
 struct Owner {
     subject_id: Box<str>,
     key_id: Option<Uuid>,
+    user_name: Box<str>,
 }
 
 impl Owner {
     fn of(principal: &Principal) -> Self {
-        Self { subject_id: principal.subject_id.as_str().into(), key_id: principal.key_id }
+        Self {
+            subject_id: principal.subject_id.as_str().into(),
+            key_id: principal.key_id,
+            user_name: principal.user_name.as_str().into(),
+        }
     }
 
     fn is(&self, principal: &Principal) -> bool {
@@ -54,9 +63,32 @@ impl Owner {
     }
 }
 
+/// What a session is opened with.
+#[derive(Debug, Clone)]
+pub(super) struct Opening {
+    /// How it comes in. A session of a stdio process ends with it and is never idle.
+    pub(super) transport: Transport,
+    /// What the client says of itself.
+    pub(super) client_info: Option<Arc<RawValue>>,
+}
+
+/// A session that is over, as its event says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) facts: SessionEnded,
+    /// Whose it was.
+    pub(super) user_name: String,
+}
+
 struct Session {
     owner: Arc<Owner>,
+    auth_method: AuthMethod,
+    transport: Transport,
     client_info: Option<Arc<RawValue>>,
+    started_at: Timestamp,
+    calls: u64,
+    /// Its start is not recorded yet.
+    opening: bool,
     used_at: Instant,
     /// Its place in the idle order; no place while a request is in flight.
     idle_since: Option<u64>,
@@ -70,6 +102,10 @@ struct Table {
     idle: BTreeMap<u64, Arc<str>>,
     by_owner: HashMap<Arc<Owner>, OwnerSessions>,
     next_stamp: u64,
+    /// Ended, and not recorded yet. While the log refuses no session starts, so these are no more than there were.
+    ended: VecDeque<Ended>,
+    /// The server stops.
+    closed: bool,
 }
 
 #[derive(Default)]
@@ -83,6 +119,7 @@ pub(super) struct Sessions {
     clock: Arc<dyn Clock>,
     limits: SessionLimits,
     table: Mutex<Table>,
+    has_ended: Notify,
 }
 
 /// A request in flight; the session takes its id again when this is dropped.
@@ -107,45 +144,80 @@ impl Sessions {
     /// No sessions yet.
     #[must_use]
     pub(super) fn new(clock: Arc<dyn Clock>, limits: SessionLimits) -> Self {
-        Self { clock, limits, table: Mutex::default() }
+        Self { clock, limits, table: Mutex::default(), has_ended: Notify::new() }
     }
 
-    /// Opens a session of `principal` and gives its id: 128 random bits. Over a limit the longest idle one ends.
-    pub(super) fn open(
-        &self,
-        principal: &Principal,
-        client_info: Option<Arc<RawValue>>,
-    ) -> Result<Arc<str>, AllBusy> {
+    /// Opens a session of `principal` and gives its id: 128 random bits. Over a limit the longest idle one ends. It is not
+    /// used, and does not end, before [`Sessions::settle`] or [`Sessions::abandon`] says what became of its start.
+    pub(super) fn open(&self, principal: &Principal, opening: Opening) -> Result<Arc<str>, AllBusy> {
         let now = self.clock.monotonic();
         let id: Arc<str> = hex::encode(random_bytes::<16>()).into();
         let owner = Arc::new(Owner::of(principal));
         let mut table = self.lock();
-        table.end_expired(now, self.limits.idle);
+        self.end_idle(&mut table, now);
+        if table.closed || table.ended.len() >= self.limits.sessions_max {
+            return Err(AllBusy);
+        }
         if let Some(of_owner) = table.by_owner.get(&owner)
             && of_owner.count >= self.limits.sessions_per_key_max
         {
             let oldest = of_owner.idle.values().next().cloned().ok_or(AllBusy)?;
-            table.end(&oldest);
+            self.queue(&mut table, &oldest, SessionEnd::Evicted);
         }
         if table.by_id.len() >= self.limits.sessions_max {
             let oldest = table.idle.values().next().cloned().ok_or(AllBusy)?;
-            table.end(&oldest);
+            self.queue(&mut table, &oldest, SessionEnd::Evicted);
         }
         let owner = table.by_owner.get_key_value(&owner).map_or(owner, |(known, _)| Arc::clone(known));
         table.by_owner.entry(Arc::clone(&owner)).or_default().count += 1;
-        let session = Session { owner, client_info, used_at: now, idle_since: None, in_flight: Vec::new() };
+        let session = Session {
+            owner,
+            auth_method: principal.auth_method,
+            transport: opening.transport,
+            client_info: opening.client_info,
+            started_at: self.clock.now(),
+            calls: 0,
+            opening: true,
+            used_at: now,
+            idle_since: None,
+            in_flight: Vec::new(),
+        };
         table.by_id.insert(Arc::clone(&id), session);
-        table.touch(&id, now);
         Ok(id)
+    }
+
+    /// The start of session `id` is recorded: it may be used.
+    pub(super) fn settle(&self, id: &Arc<str>) {
+        let now = self.clock.monotonic();
+        let mut table = self.lock();
+        if let Some(session) = table.by_id.get_mut(id) {
+            session.opening = false;
+        }
+        table.touch(id, now);
+        if table.closed {
+            self.queue(&mut table, id, SessionEnd::Shutdown);
+        }
+    }
+
+    /// The start of session `id` is not recorded, so there is none. Where it may still be written, its end follows it.
+    pub(super) fn abandon(&self, id: &str, may_be_written: bool) {
+        let mut table = self.lock();
+        if may_be_written {
+            self.queue(&mut table, id, SessionEnd::Evicted);
+        } else {
+            drop(table.end(id, SessionEnd::Evicted));
+        }
     }
 
     /// Notes that `principal` used its session `id`; gives what the client said of itself. `None`: it has none.
     pub(super) fn enter(&self, id: &str, principal: &Principal) -> Option<Option<Arc<RawValue>>> {
         let now = self.clock.monotonic();
         let mut table = self.lock();
-        table.end_expired(now, self.limits.idle);
-        let (id, session) =
-            table.by_id.get_key_value(id).filter(|(_, session)| session.owner.is(principal))?;
+        self.end_idle(&mut table, now);
+        let (id, session) = table
+            .by_id
+            .get_key_value(id)
+            .filter(|(_, session)| session.owner.is(principal) && !session.opening)?;
         let (id, client_info) = (Arc::clone(id), session.client_info.clone());
         table.touch(&id, now);
         Some(client_info)
@@ -178,6 +250,22 @@ impl Sessions {
         Ok(InFlight { sessions: Arc::clone(self), session_id, request_id })
     }
 
+    /// Counts a call that is made in session `id`.
+    pub(super) fn count_call(&self, id: &str) {
+        if let Some(session) = self.lock().by_id.get_mut(id) {
+            session.calls += 1;
+        }
+    }
+
+    /// Whether a request of this id is in flight in session `id`.
+    pub(super) fn is_in_flight(&self, id: &str, request_id: &str) -> bool {
+        let table = self.lock();
+        table
+            .by_id
+            .get(id)
+            .is_some_and(|session| session.in_flight.iter().any(|(known, _)| **known == *request_id))
+    }
+
     /// Cancels a request in flight; nothing happens when there is none (it may have ended meanwhile).
     pub(super) fn cancel(&self, id: &str, principal: &Principal, request_id: &str) {
         let table = self.lock();
@@ -188,16 +276,88 @@ impl Sessions {
         }
     }
 
-    /// Ends `principal`'s session `id`; requests in flight go on. False when it has none of this id.
-    pub(super) fn close(&self, id: &str, principal: &Principal) -> bool {
+    /// Ends `principal`'s session `id` for its client; requests in flight go on. `None` when it has none of this id. The
+    /// caller records the end, or gives it to [`Sessions::put_back`].
+    pub(super) fn close(&self, id: &str, principal: &Principal) -> Option<Ended> {
         let now = self.clock.monotonic();
         let mut table = self.lock();
-        table.end_expired(now, self.limits.idle);
-        let owned = table.by_id.get(id).is_some_and(|session| session.owner.is(principal));
-        if owned {
-            table.end(id);
+        self.end_idle(&mut table, now);
+        let session = table.by_id.get(id)?;
+        if !session.owner.is(principal) || session.opening {
+            return None;
         }
-        owned
+        table.end(id, SessionEnd::ClientDelete)
+    }
+
+    /// Ends `principal`'s session `id` for `reason`, if it has not ended yet.
+    pub(super) fn end_for(&self, id: &str, principal: &Principal, reason: SessionEnd) {
+        let mut table = self.lock();
+        if table.by_id.get(id).is_some_and(|session| session.owner.is(principal)) {
+            self.queue(&mut table, id, reason);
+        }
+    }
+
+    /// Ends what was idle for too long, and all sessions of each key that `end_of` says is over.
+    pub(super) fn sweep(&self, end_of: impl Fn(Uuid) -> Option<SessionEnd>) {
+        let now = self.clock.monotonic();
+        let mut table = self.lock();
+        self.end_idle(&mut table, now);
+        let over: HashMap<Uuid, SessionEnd> = table
+            .by_owner
+            .keys()
+            .filter_map(|owner| owner.key_id)
+            .filter_map(|key_id| Some((key_id, end_of(key_id)?)))
+            .collect();
+        if over.is_empty() {
+            return;
+        }
+        let ending: Vec<_> = table
+            .by_id
+            .iter()
+            .filter(|(_, session)| !session.opening)
+            .filter_map(|(id, session)| Some((Arc::clone(id), *over.get(&session.owner.key_id?)?)))
+            .collect();
+        for (id, reason) in ending {
+            self.queue(&mut table, &id, reason);
+        }
+    }
+
+    /// Ends all there are; no other starts any more. Those whose start is being recorded end once it is.
+    pub(super) fn shut(&self) {
+        let mut table = self.lock();
+        table.closed = true;
+        let ids: Vec<_> = table
+            .by_id
+            .iter()
+            .filter(|(_, session)| !session.opening)
+            .map(|(id, _)| Arc::clone(id))
+            .collect();
+        for id in ids {
+            self.queue(&mut table, &id, SessionEnd::Shutdown);
+        }
+    }
+
+    /// At most `count` ends that are not recorded yet, the oldest first. They are the caller's to record.
+    pub(super) fn take_ended(&self, count: usize) -> Vec<Ended> {
+        let mut table = self.lock();
+        let count = count.min(table.ended.len());
+        table.ended.drain(..count).collect()
+    }
+
+    /// Ends that could not be recorded wait for another try.
+    pub(super) fn put_back(&self, ended: impl IntoIterator<Item = Ended>) {
+        self.lock().ended.extend(ended);
+        self.has_ended.notify_one();
+    }
+
+    /// Resolves when a session ended since this was last awaited.
+    pub(super) async fn wait_for_end(&self) {
+        self.has_ended.notified().await;
+    }
+
+    /// How many ends are not recorded yet.
+    pub(super) fn unrecorded(&self) -> usize {
+        self.lock().ended.len()
     }
 
     /// How many there are.
@@ -208,6 +368,20 @@ impl Sessions {
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Ends session `id`; its end waits to be recorded.
+    fn queue(&self, table: &mut Table, id: &str, reason: SessionEnd) {
+        if let Some(ended) = table.end(id, reason) {
+            table.ended.push_back(ended);
+            self.has_ended.notify_one();
+        }
+    }
+
+    fn end_idle(&self, table: &mut Table, now: Instant) {
+        while let Some(id) = table.longest_idle(now, self.limits.idle) {
+            self.queue(table, &id, SessionEnd::Idle);
+        }
+    }
 }
 
 impl Table {
@@ -216,7 +390,7 @@ impl Table {
         self.unplace(id);
         let Some(session) = self.by_id.get_mut(id) else { return };
         session.used_at = now;
-        if !session.in_flight.is_empty() {
+        if !session.in_flight.is_empty() || session.opening || session.transport == Transport::Stdio {
             return;
         }
         let stamp = self.next_stamp;
@@ -238,28 +412,33 @@ impl Table {
         }
     }
 
-    fn end(&mut self, id: &str) {
+    fn end(&mut self, id: &str, reason: SessionEnd) -> Option<Ended> {
         self.unplace(id);
-        let Some(session) = self.by_id.remove(id) else { return };
+        let (id, session) = self.by_id.remove_entry(id)?;
         if let Some(of_owner) = self.by_owner.get_mut(&session.owner) {
             of_owner.count -= 1;
             if of_owner.count == 0 {
                 self.by_owner.remove(&session.owner);
             }
         }
+        let facts = SessionEnded {
+            session_id: (*id).to_owned(),
+            subject_id: session.owner.subject_id.to_string(),
+            auth_method: session.auth_method,
+            key_id: session.owner.key_id,
+            transport: session.transport,
+            reason,
+            started_at: session.started_at,
+            calls: session.calls,
+        };
+        Some(Ended { facts, user_name: session.owner.user_name.to_string() })
     }
 
-    fn end_expired(&mut self, now: Instant, idle: Duration) {
-        while let Some(id) = self.idle.values().next().cloned() {
-            let expired = self
-                .by_id
-                .get(&id)
-                .is_none_or(|session| now.saturating_duration_since(session.used_at) >= idle);
-            if !expired {
-                return;
-            }
-            self.end(&id);
-        }
+    /// The session that was idle longest, if that is `idle` at least.
+    fn longest_idle(&self, now: Instant, idle: Duration) -> Option<Arc<str>> {
+        let id = self.idle.values().next()?;
+        let used_at = self.by_id.get(id)?.used_at;
+        (now.saturating_duration_since(used_at) >= idle).then(|| Arc::clone(id))
     }
 }
 
@@ -309,6 +488,12 @@ mod tests {
         }
     }
 
+    fn open(sessions: &Sessions, principal: &Principal) -> Result<Arc<str>, AllBusy> {
+        let id = sessions.open(principal, Opening { transport: Transport::Http, client_info: None })?;
+        sessions.settle(&id);
+        Ok(id)
+    }
+
     fn known(sessions: &Sessions, id: &str, principal: &Principal) -> bool {
         sessions.enter(id, principal).is_some()
     }
@@ -325,20 +510,20 @@ mod tests {
     fn a_session_belongs_to_the_principal_and_the_key() {
         let (sessions, _) = sessions(10, 10);
         let ann = principal("ann", 1);
-        let id = sessions.open(&ann, None).unwrap();
+        let id = open(&sessions, &ann).unwrap();
         assert_eq!(id.len(), 32);
         assert!(known(&sessions, &id, &ann));
         for other in
             [principal("bob", 1), principal("ann", 2), Principal { key_id: None, ..principal("ann", 1) }]
         {
             assert!(!known(&sessions, &id, &other));
-            assert!(!sessions.close(&id, &other));
+            assert_eq!(sessions.close(&id, &other), None);
             let begun = sessions.begin(&id, &other, "1", CancellationToken::new());
             assert_eq!(begun.err(), Some(BeginError::NotFound));
         }
-        assert!(sessions.close(&id, &ann));
+        assert!(sessions.close(&id, &ann).is_some());
         assert!(!known(&sessions, &id, &ann));
-        assert!(!sessions.close(&id, &ann));
+        assert_eq!(sessions.close(&id, &ann), None);
         is_consistent(&sessions);
         assert_eq!(sessions.count(), 0);
     }
@@ -347,14 +532,14 @@ mod tests {
     fn idle_sessions_expire_and_use_prolongs() {
         let (sessions, clock) = sessions(10, 10);
         let ann = principal("ann", 1);
-        let (used, unused) = (sessions.open(&ann, None).unwrap(), sessions.open(&ann, None).unwrap());
+        let (used, unused) = (open(&sessions, &ann).unwrap(), open(&sessions, &ann).unwrap());
         clock.forward(IDLE / 2);
         assert!(known(&sessions, &used, &ann));
         clock.forward(IDLE / 2);
         assert!(known(&sessions, &used, &ann));
         assert!(!known(&sessions, &unused, &ann));
         clock.forward(IDLE);
-        assert!(!sessions.close(&used, &ann));
+        assert_eq!(sessions.close(&used, &ann), None);
         is_consistent(&sessions);
     }
 
@@ -362,16 +547,16 @@ mod tests {
     fn a_session_with_a_request_in_flight_neither_expires_nor_is_evicted() {
         let (sessions, clock) = sessions(1, 1);
         let ann = principal("ann", 1);
-        let id = sessions.open(&ann, None).unwrap();
+        let id = open(&sessions, &ann).unwrap();
         let in_flight = sessions.begin(&id, &ann, "1", CancellationToken::new()).unwrap();
         clock.forward(IDLE * 2);
-        assert_eq!(sessions.open(&ann, None), Err(AllBusy));
-        assert_eq!(sessions.open(&principal("bob", 2), None), Err(AllBusy));
+        assert_eq!(open(&sessions, &ann), Err(AllBusy));
+        assert_eq!(open(&sessions, &principal("bob", 2)), Err(AllBusy));
         drop(in_flight);
         clock.forward(IDLE / 2);
         assert!(known(&sessions, &id, &ann));
         is_consistent(&sessions);
-        assert!(sessions.open(&principal("bob", 2), None).is_ok());
+        assert!(open(&sessions, &principal("bob", 2)).is_ok());
         assert!(!known(&sessions, &id, &ann));
     }
 
@@ -379,15 +564,15 @@ mod tests {
     fn over_a_limit_the_longest_idle_ends() {
         let (sessions, _) = sessions(3, 2);
         let (ann, bob) = (principal("ann", 1), principal("bob", 2));
-        let first = sessions.open(&ann, None).unwrap();
-        let second = sessions.open(&ann, None).unwrap();
+        let first = open(&sessions, &ann).unwrap();
+        let second = open(&sessions, &ann).unwrap();
         assert!(known(&sessions, &first, &ann));
-        let third = sessions.open(&ann, None).unwrap();
+        let third = open(&sessions, &ann).unwrap();
         assert!(!known(&sessions, &second, &ann), "the key's limit ends the key's longest idle session");
         assert!(known(&sessions, &first, &ann) && known(&sessions, &third, &ann));
-        let of_bob = sessions.open(&bob, None).unwrap();
+        let of_bob = open(&sessions, &bob).unwrap();
         assert_eq!(sessions.count(), 3);
-        let again = sessions.open(&bob, None).unwrap();
+        let again = open(&sessions, &bob).unwrap();
         assert!(!known(&sessions, &first, &ann), "the total limit ends the longest idle session of all");
         assert!(known(&sessions, &of_bob, &bob) && known(&sessions, &again, &bob));
         assert!(known(&sessions, &third, &ann));
@@ -398,7 +583,7 @@ mod tests {
     fn one_request_id_is_in_flight_once_per_session() {
         let (sessions, _) = sessions(10, 10);
         let ann = principal("ann", 1);
-        let (one, two) = (sessions.open(&ann, None).unwrap(), sessions.open(&ann, None).unwrap());
+        let (one, two) = (open(&sessions, &ann).unwrap(), open(&sessions, &ann).unwrap());
         let begin = |session: &str, id: &str| sessions.begin(session, &ann, id, CancellationToken::new());
         let first = begin(&one, "1").unwrap();
         assert_eq!(begin(&one, "1").err(), Some(BeginError::Duplicate));
@@ -413,7 +598,7 @@ mod tests {
     fn cancel_reaches_its_request_only_and_close_cancels_nothing() {
         let (sessions, _) = sessions(10, 10);
         let (ann, bob) = (principal("ann", 1), principal("bob", 2));
-        let id = sessions.open(&ann, None).unwrap();
+        let id = open(&sessions, &ann).unwrap();
         let (one, two) = (CancellationToken::new(), CancellationToken::new());
         let in_flight = (
             sessions.begin(&id, &ann, "1", one.clone()).unwrap(),
@@ -424,10 +609,78 @@ mod tests {
         assert!(!one.is_cancelled() && !two.is_cancelled());
         sessions.cancel(&id, &ann, "1");
         assert!(one.is_cancelled() && !two.is_cancelled());
-        assert!(sessions.close(&id, &ann));
+        assert!(sessions.close(&id, &ann).is_some());
         assert!(!two.is_cancelled());
         drop(in_flight);
         is_consistent(&sessions);
+    }
+
+    fn reasons(sessions: &Sessions) -> Vec<(String, SessionEnd)> {
+        let ended = sessions.take_ended(usize::MAX);
+        ended.into_iter().map(|ended| (ended.facts.session_id, ended.facts.reason)).collect()
+    }
+
+    #[test]
+    fn a_session_whose_start_is_not_recorded_is_neither_used_nor_ended() {
+        let (sessions, clock) = sessions(2, 2);
+        let ann = principal("ann", 1);
+        let opening = || Opening { transport: Transport::Http, client_info: None };
+        let (one, two) = (sessions.open(&ann, opening()).unwrap(), sessions.open(&ann, opening()).unwrap());
+        clock.forward(IDLE * 2);
+        sessions.sweep(|_| Some(SessionEnd::Revoked));
+        assert!(!known(&sessions, &one, &ann) && sessions.close(&one, &ann).is_none());
+        assert_eq!(sessions.open(&ann, opening()), Err(AllBusy), "it is not evicted either");
+        assert_eq!(reasons(&sessions), []);
+        sessions.settle(&one);
+        assert!(known(&sessions, &one, &ann));
+        sessions.abandon(&two, false);
+        assert_eq!(reasons(&sessions), [], "what never started does not end");
+        let three = sessions.open(&ann, opening()).unwrap();
+        sessions.abandon(&three, true);
+        assert_eq!(reasons(&sessions), [(three.to_string(), SessionEnd::Evicted)]);
+        let four = sessions.open(&ann, opening()).unwrap();
+        sessions.shut();
+        assert_eq!(reasons(&sessions), [(one.to_string(), SessionEnd::Shutdown)]);
+        sessions.settle(&four);
+        assert_eq!(reasons(&sessions), [(four.to_string(), SessionEnd::Shutdown)]);
+        assert_eq!((sessions.open(&ann, opening()), sessions.count()), (Err(AllBusy), 0));
+        is_consistent(&sessions);
+    }
+
+    #[test]
+    fn a_session_of_a_process_is_neither_idle_nor_evicted() {
+        let (sessions, clock) = sessions(1, 1);
+        let ann = principal("ann", 1);
+        let id = sessions.open(&ann, Opening { transport: Transport::Stdio, client_info: None }).unwrap();
+        sessions.settle(&id);
+        clock.forward(IDLE * 100);
+        assert_eq!(open(&sessions, &ann), Err(AllBusy));
+        let in_flight = sessions.begin(&id, &ann, "1", CancellationToken::new()).unwrap();
+        assert!(sessions.is_in_flight(&id, "1") && !sessions.is_in_flight(&id, "2"));
+        drop(in_flight);
+        sessions.count_call(&id);
+        clock.forward(IDLE * 100);
+        sessions.sweep(|_| None);
+        assert_eq!(sessions.count(), 1);
+        let ended = sessions.close(&id, &ann).unwrap();
+        assert_eq!((ended.facts.reason, ended.facts.calls), (SessionEnd::ClientDelete, 1));
+        assert_eq!(reasons(&sessions), []);
+    }
+
+    #[test]
+    fn ends_that_nobody_recorded_are_bounded() {
+        let (sessions, clock) = sessions(2, 2);
+        let ann = principal("ann", 1);
+        for _ in 0..2 {
+            open(&sessions, &ann).unwrap();
+        }
+        clock.forward(IDLE);
+        assert_eq!(open(&sessions, &ann), Err(AllBusy));
+        assert_eq!(sessions.unrecorded(), 2);
+        let ended = sessions.take_ended(1);
+        assert!(open(&sessions, &ann).is_ok());
+        sessions.put_back(ended);
+        assert_eq!(sessions.unrecorded(), 2);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 // A client on the official TypeScript SDK, MCP 2025-11-25: calls the sample data's tools and finds its calls in the audit.
 //
-// node client.mjs URL KEY   URL is the server's base or its MCP endpoint. Prints one JSON line; exit 0 when every check
-// held, 1 when one did not. Must not know anything of the server but its public interface.
+// node client.mjs URL KEY [COMMAND ARG...]   URL is the server's base or its MCP endpoint; with a COMMAND it is started and
+// spoken to over stdio, and URL is for the audit alone. Prints one JSON line; exit 0 when every check held, 1 when one did
+// not. Must not know anything of the server but its public interface.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -13,6 +14,7 @@ import { pathToFileURL } from 'node:url';
 const tools = createRequire(new URL('../../target/tools/package.json', import.meta.url));
 const sdk = path => import(pathToFileURL(tools.resolve(`@modelcontextprotocol/sdk/${path}`)).href);
 const { Client } = await sdk('client/index.js');
+const { StdioClientTransport } = await sdk('client/stdio.js');
 const { StreamableHTTPClientTransport } = await sdk('client/streamableHttp.js');
 
 const PROTOCOL_VERSION = '2025-11-25';
@@ -22,9 +24,9 @@ const AUDIT_WITHIN_MS = 1000;
 // The generator is seeded, so this is the same on every machine.
 const SAMPLE_ORDERS = 32000;
 
-const [url, key] = process.argv.slice(2);
+const [url, key, command, ...args] = process.argv.slice(2);
 if (!url || !key) {
-    console.error('usage: node client.mjs URL KEY');
+    console.error('usage: node client.mjs URL KEY [COMMAND ARG...]');
     process.exit(2);
 }
 const base = new URL('/', url);
@@ -33,9 +35,13 @@ const run = randomUUID();
 const startedAt = new Date().toISOString();
 
 function connect(apiKey) {
-    const transport = new StreamableHTTPClientTransport(endpoint, {
-        requestInit: { headers: { Authorization: `Bearer ${apiKey}` } }
-    });
+    const transport = command
+        ? new StdioClientTransport({ command, args, env: { ANNALS_API_KEY: apiKey }, stderr: 'pipe' })
+        : new StreamableHTTPClientTransport(endpoint, {
+              requestInit: { headers: { Authorization: `Bearer ${apiKey}` } }
+          });
+    // Over HTTP the transport has one, over stdio it is told to none.
+    if (command) transport.setProtocolVersion = version => (transport.protocolVersion = version);
     const client = new Client({ name: 'annals-test-client-js', version: '1.0.0' });
     const errors = [];
     client.onerror = error => errors.push(error);
@@ -81,7 +87,8 @@ async function recorded(name, sessionId, tool, expected, act) {
     const answeredAt = performance.now();
     const { row, tookMs } = await auditRow({ session_id: sessionId }, row => row.purpose === purpose, answeredAt);
     latencies[name] = tookMs;
-    const common = { tool_name: tool, session_id: sessionId, transport: 'http', source: 'mcp', persona: 'admin' };
+    const carrier = command ? 'stdio' : 'http';
+    const common = { tool_name: tool, session_id: sessionId, transport: carrier, source: 'mcp', persona: 'admin' };
     for (const [column, value] of Object.entries({ ...common, ...expected })) {
         assert.deepEqual(row[column], value, `${name}: column ${column} of ${JSON.stringify(row)}`);
     }
@@ -103,10 +110,13 @@ function structured(result) {
 async function refusesAnUnknownKey() {
     const { client, transport } = connect(`annals_${'0'.repeat(43)}`);
     const asked = new Date().toISOString();
+    let said = '';
+    if (command) transport.stderr.on('data', text => (said += text));
     await assert.rejects(client.connect(transport), error => {
-        assert.equal(error.code, 401, `HTTP 401, not ${error}`);
+        if (!command) assert.equal(error.code, 401, `HTTP 401, not ${error}`);
         return true;
     });
+    if (command) assert.match(said, /not known.*annals key create/);
     const query = { event_kind: 'auth.failed', start_time: asked };
     const { tookMs } = await auditRow(query, () => true, performance.now());
     latencies.auth_failed = tookMs;
@@ -120,7 +130,11 @@ async function main() {
     assert.equal(transport.protocolVersion, PROTOCOL_VERSION);
     assert.equal(client.getServerVersion().name, 'annals');
     assert.ok(client.getInstructions()?.length > 0, 'the server gives instructions');
-    const sessionId = transport.sessionId;
+    const { row: started } = await auditRow(
+        { event_kind: 'session.started', start_time: startedAt }, row => row.persona === 'admin', performance.now()
+    );
+    const sessionId = command ? started.session_id : transport.sessionId;
+    assert.equal(started.session_id, sessionId, 'the session is in the audit');
     assert.match(sessionId, /^[\x21-\x7e]{16,}$/);
     assert.deepEqual(await client.ping(), {});
 
@@ -189,10 +203,25 @@ async function main() {
     const listing = await audit('events', { session_id: sessionId, limit: '1000' });
     assert.deepEqual(
         listing.data.map(row => row.event_kind),
-        ['tool_call.failed', 'tool_call.denied', ...Array(3).fill('tool_call.completed')],
+        ['tool_call.failed', 'tool_call.denied', ...Array(3).fill('tool_call.completed'), 'session.started'],
         'one row per call, newest first'
     );
 
+    if (command) await client.close();
+    else await terminated(transport, sessionId);
+    const { row: ended } = await auditRow(
+        { event_kind: 'session.ended', session_id: sessionId }, () => true, performance.now()
+    );
+    const end = await audit(`events/${ended.event_id}`, {});
+    assert.ok(JSON.stringify(end).includes('client_delete'), JSON.stringify(end));
+    await client.close();
+    assert.deepEqual(errors, [], 'the SDK reported no error on the side');
+    return {
+        client: 'typescript', protocol_version: transport.protocolVersion, orders: SAMPLE_ORDERS, audit_ms: latencies
+    };
+}
+
+async function terminated(transport, sessionId) {
     await transport.terminateSession();
     const gone = await fetch(endpoint, {
         method: 'POST',
@@ -205,9 +234,6 @@ async function main() {
     });
     await gone.arrayBuffer();
     assert.equal(gone.status, 404, 'an ended session is unknown');
-    await client.close();
-    assert.deepEqual(errors, [], 'the SDK reported no error on the side');
-    return { client: 'typescript', protocol_version: PROTOCOL_VERSION, orders: SAMPLE_ORDERS, audit_ms: latencies };
 }
 
 try {
@@ -216,5 +242,6 @@ try {
 } catch (error) {
     console.log(JSON.stringify({ ok: false, client: 'typescript', error: String(error?.message ?? error) }));
     console.error(error);
-    process.exitCode = 1;
+    // A process that was started would keep this one.
+    process.exit(1);
 }

@@ -1,7 +1,8 @@
 """A client on the official Python SDK, MCP 2026-07-28: calls the sample data's tools and finds its calls in the audit.
 
-python client.py URL KEY   URL is the server's base or its MCP endpoint. Prints one JSON line; exit 0 when every check
-held, 1 when one did not. Must not know anything of the server but its public interface.
+python client.py URL KEY [COMMAND ARG...]   URL is the server's base or its MCP endpoint; with a COMMAND it is started and
+spoken to over stdio, and URL is for the audit alone. Prints one JSON line; exit 0 when every check held, 1 when one did not.
+Must not know anything of the server but its public interface.
 """
 
 import json
@@ -14,7 +15,7 @@ from urllib.parse import urljoin, urlsplit
 
 import anyio
 import httpx2
-from mcp import Client, MCPError
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS, Implementation
 
@@ -79,8 +80,8 @@ def call_id(answer):
 class Run:
     """One run's calls, each with a purpose of its own by which its row is found."""
 
-    def __init__(self, client, audit):
-        self.client, self.audit = client, audit
+    def __init__(self, client, audit, transport):
+        self.client, self.audit, self.transport = client, audit, transport
         self.run = str(uuid.uuid4())
         self.started_at = now()
 
@@ -94,7 +95,9 @@ class Run:
         answered_at = time.perf_counter()
         query = {"tool_name": tool, "start_time": self.started_at}
         row = await self.audit.row(name, query, lambda row: row["purpose"] == purpose, answered_at)
-        common = {"tool_name": tool, "session_id": None, "transport": "http", "source": "mcp", "persona": "admin"}
+        common = {"tool_name": tool, "transport": self.transport, "source": "mcp", "persona": "admin"}
+        # A stdio process is a session in the record; over HTTP this revision has none.
+        equal(row["session_id"] is None, self.transport == "http", f"{name}: session of {row}")
         for column, value in {**common, **expected}.items():
             check(column in row, f"{name}: no column {column} in {row}")
             equal(row[column], value, f"{name}: column {column} of {row}")
@@ -114,6 +117,25 @@ def structured(result):
     return result.structured_content
 
 
+def process(command, key):
+    """A server that is started and spoken to over stdio."""
+    return StdioServerParameters(command=command[0], args=command[1:], env={"ANNALS_API_KEY": key})
+
+
+async def refuses_an_unknown_key_over_stdio(command, audit):
+    asked = now()
+    answered = False
+    try:
+        async with Client(process(command, "annals_" + "0" * 43), mode=PROTOCOL_VERSION, client_info=INFO) as client:
+            await client.list_tools()
+            answered = True
+    except Exception:
+        pass
+    check(not answered, "an unknown key gets no tools")
+    query = {"event_kind": "auth.failed", "start_time": asked}
+    await audit.row("auth_failed", query, lambda row: True, time.perf_counter())
+
+
 async def refuses_an_unknown_key(endpoint, audit):
     asked = now()
     headers = {"Authorization": "Bearer annals_" + "0" * 43}
@@ -129,20 +151,32 @@ async def refuses_an_unknown_key(endpoint, audit):
     await audit.row("auth_failed", query, lambda row: True, time.perf_counter())
 
 
-async def main(url, key):
+async def main(url, key, *command):
     base = urljoin(url, "/")
     endpoint = urljoin(base, "/mcp") if urlsplit(url).path in ("", "/") else url
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=30) as http:
         audit = Audit(base, http)
-        await refuses_an_unknown_key(endpoint, audit)
-        async with Client(streamable_http_client(endpoint, http_client=http), client_info=INFO) as client:
-            await script(client, audit)
+        if command:
+            await refuses_an_unknown_key_over_stdio(command, audit)
+            server, transport = process(command, key), "stdio"
+        else:
+            await refuses_an_unknown_key(endpoint, audit)
+            server, transport = streamable_http_client(endpoint, http_client=http), "http"
+        started_at = now()
+        async with Client(server, client_info=INFO) as client:
+            await script(client, audit, transport)
+        if command:
+            query = {"event_kind": "session.ended", "start_time": started_at}
+            ended = await audit.row("session_ended", query, lambda row: row["user_id"] is not None, time.perf_counter())
+            end = json.dumps(await audit.get(f"events/{ended['event_id']}"))
+            check(ended["transport"] == "stdio" and "client_delete" in end, f"end of the session: {end}")
+            del audit.took_ms["session_ended"]
     return {
         "client": "python", "protocol_version": PROTOCOL_VERSION, "orders": SAMPLE_ORDERS, "audit_ms": audit.took_ms,
     }
 
 
-async def script(client, audit):
+async def script(client, audit, transport):
     # `auto` probes `server/discover` and falls back to `initialize`; so this says that the era took hold.
     equal(client.protocol_version, PROTOCOL_VERSION, "protocol version in effect")
     check(PROTOCOL_VERSION in client.session.discover_result.supported_versions, "discover names the version")
@@ -155,7 +189,7 @@ async def script(client, audit):
     check(listed["sql_query"].annotations.read_only_hint, "sql_query is annotated read-only")
     check("purpose" in listed["sql_query"].input_schema["properties"], "sql_query advertises purpose")
 
-    run = Run(client, audit)
+    run = Run(client, audit, transport)
     completed = {"event_kind": "tool_call.completed", "success": True, "authorized": True, "error_message": None}
 
     info, _ = await run.recorded(
@@ -210,8 +244,8 @@ def cause(error):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python client.py URL KEY")
+    if len(sys.argv) < 3:
+        sys.exit("usage: python client.py URL KEY [COMMAND ARG...]")
     try:
         summary = anyio.run(main, *sys.argv[1:])
     except Exception as error:

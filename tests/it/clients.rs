@@ -3,6 +3,7 @@
 //! What they check stands in `tests/clients/`; this file only starts both ends. A missing Node, Python or SDK fails
 //! the test and names the script that brings it; nothing is skipped.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -24,12 +25,13 @@ fn tool(path: &str) -> PathBuf {
     tool
 }
 
-/// Runs one client to its end and returns its summary; fails with all that it printed when a check did not hold.
-async fn run(interpreter: PathBuf, script: &str, server: &Server) -> serde_json::Value {
+/// Runs one client, over HTTP or with `command` over stdio, to its end and returns its summary; fails with all that it printed when a check did not hold.
+async fn run(interpreter: PathBuf, script: &str, server: &Server, command: &[&OsStr]) -> serde_json::Value {
     let client = Command::new(interpreter)
         .arg(repository().join("tests/clients").join(script))
         .arg(&server.url)
         .arg(&server.admin_key)
+        .args(command)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::null())
         .kill_on_drop(true)
@@ -49,10 +51,22 @@ async fn run(interpreter: PathBuf, script: &str, server: &Server) -> serde_json:
 async fn official_clients_of_both_eras_find_their_calls_within_a_second() {
     let home = Home::new();
     let server = home.serve(&["--sample"]);
+    find_their_calls(&server, &[]).await;
+}
 
+#[tokio::test]
+async fn official_clients_of_both_eras_find_their_calls_over_stdio_too() {
+    let home = Home::new();
+    let server = home.serve(&["--sample"]);
+    let data_dir = home.data_dir();
+    let command = [env!("CARGO_BIN_EXE_annals"), "stdio", "--data-dir"].map(OsStr::new);
+    find_their_calls(&server, &[&command[..], &[data_dir.as_os_str()]].concat()).await;
+}
+
+async fn find_their_calls(server: &Server, command: &[&OsStr]) {
     // One after the other: each also looks for its own refused key among the latest events.
-    let typescript = run(tool("bin/node"), "client.mjs", &server).await;
-    let python = run(tool("venv/bin/python"), "client.py", &server).await;
+    let typescript = run(tool("bin/node"), "client.mjs", server, command).await;
+    let python = run(tool("venv/bin/python"), "client.py", server, command).await;
 
     assert_eq!(typescript["protocol_version"], "2025-11-25");
     assert_eq!(python["protocol_version"], "2026-07-28");

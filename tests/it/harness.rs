@@ -68,6 +68,15 @@ impl Home {
         }
     }
 
+    /// `annals stdio` with `key` in its environment, not started yet.
+    pub(crate) fn stdio(&self, key: Option<&str>) -> Command {
+        let mut command = self.command(&["stdio"]);
+        if let Some(key) = key {
+            command.env("ANNALS_API_KEY", key);
+        }
+        command
+    }
+
     /// As [`Home::annals`], with a stdout that takes nothing.
     pub(crate) fn annals_on_full_disk(&self, args: &[&str]) -> Finished {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
@@ -137,9 +146,14 @@ fn command(mounts: Option<&Mounts>, data_dir: &Path, args: &[&str]) -> Command {
     let annals = env!("CARGO_BIN_EXE_annals");
     let mut command = mounts.map_or_else(|| Command::new(annals), |mounts| mounts.command(annals));
     command.args(args).arg("--data-dir").arg(data_dir).stdin(Stdio::null());
-    for variable in
-        ["ANNALS_CONFIG", "ANNALS_LISTEN", "ANNALS_METRICS_LISTEN", "ANNALS_ADMIN_KEY", "DATABASE_URL"]
-    {
+    for variable in [
+        "ANNALS_CONFIG",
+        "ANNALS_LISTEN",
+        "ANNALS_METRICS_LISTEN",
+        "ANNALS_ADMIN_KEY",
+        "ANNALS_API_KEY",
+        "DATABASE_URL",
+    ] {
         command.env_remove(variable);
     }
     command

@@ -31,6 +31,7 @@ mod reading;
 mod retention;
 mod schemas;
 mod server;
+mod stdio;
 mod tampering;
 mod tools;
 mod verify;

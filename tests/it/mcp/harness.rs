@@ -26,6 +26,8 @@ use uuid::Uuid;
 
 use crate::faulty_log::FaultyLog;
 
+/// How often sessions are looked after.
+const SWEEP: Duration = Duration::from_millis(20);
 /// How long something may take that must come.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -150,30 +152,30 @@ pub(crate) struct Harness {
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: Tasks,
     pub(crate) listening: Tasks,
+    pub(crate) mcp: Server,
+    pub(crate) keys: Arc<Keys>,
     client: reqwest::Client,
 }
 
-fn keys() -> Arc<Keys> {
-    let key = |key: &str, id: u128, name: &str, role: &str| {
-        let record = KeyRecord {
-            key_id: Uuid::from_u128(id),
-            subject_id: format!("sub-{name}"),
-            user_name: name.into(),
-            roles: vec![role.into()],
-            expires_at: None,
-            revoked: false,
-            no_limit: false,
-        };
-        (sha256(key.as_bytes()), record)
+/// What the snapshot holds of a key.
+pub(crate) fn key(key: &str) -> ([u8; 32], KeyRecord) {
+    let (id, name, role) = match key {
+        ANN => (1, "ann", "admin"),
+        ANN_TOO => (2, "ann", "admin"),
+        BOB => (3, "bob", "analyst"),
+        CARL => (4, "carl", "auditor"),
+        other => panic!("nobody has the key {other}"),
     };
-    let keys = Keys::new();
-    keys.load([
-        key(ANN, 1, "ann", "admin"),
-        key(ANN_TOO, 2, "ann", "admin"),
-        key(BOB, 3, "bob", "analyst"),
-        key(CARL, 4, "carl", "auditor"),
-    ]);
-    Arc::new(keys)
+    let record = KeyRecord {
+        key_id: Uuid::from_u128(id),
+        subject_id: format!("sub-{name}"),
+        user_name: name.into(),
+        roles: vec![role.into()],
+        expires_at: None,
+        revoked: false,
+        no_limit: false,
+    };
+    (sha256(key.as_bytes()), record)
 }
 
 fn toolbox(started: &watch::Sender<usize>, go_on: &watch::Sender<bool>) -> Toolbox {
@@ -217,13 +219,16 @@ impl Harness {
         let tasks = Tasks::new();
         let toolbox = Arc::new(toolbox(&started_sender, &go_on));
         let dispatch = Arc::new(Dispatch::new(Arc::clone(&lanes), toolbox, setup.dispatch, tasks.clone()));
-        let auth = Auth::new(keys(), config.personas().unwrap(), None, lanes);
+        let keys = Arc::new(Keys::new());
+        keys.load([ANN, ANN_TOO, BOB, CARL].map(key));
+        let auth = Arc::new(Auth::new(Arc::clone(&keys), config.personas().unwrap(), None, lanes));
+        let mcp = Server::new(dispatch, setup.sessions, tasks.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let health = Arc::clone(&log);
         let state = State {
-            mcp: Server::new(dispatch, setup.sessions, tasks.clone()),
-            auth: Arc::new(auth),
+            mcp: mcp.clone(),
+            auth: Arc::clone(&auth),
             query: query(),
             readiness: Box::new(move || Readiness { log: health.health(), store: *store_seen.borrow() }),
             guard: Guard::new(address, &setup.http),
@@ -235,8 +240,9 @@ impl Harness {
         let router = annals::http::router(state);
         let serving = annals::http::serve_within(setup.listener, listener, router, stop.clone());
         listening.spawn("listener", async { serving.await.unwrap() });
+        listening.spawn("sessions", mcp.clone().keep_sessions(auth, SWEEP, stop.clone()));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { _dir: dir, address, log, started, go_on, store, stop, tasks, listening, client }
+        Self { _dir: dir, address, log, started, go_on, store, stop, tasks, listening, mcp, keys, client }
     }
 
     pub(crate) async fn send(&self, ask: &Ask) -> Got {

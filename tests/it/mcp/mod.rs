@@ -3,4 +3,5 @@
 pub(crate) mod harness;
 mod legacy;
 mod modern;
+mod sessions;
 mod shared;
