@@ -10,6 +10,7 @@ mod refusals;
 mod run;
 
 pub use limits::Limits;
+pub(crate) use refusals::Refusals;
 
 use std::sync::Arc;
 
@@ -98,7 +99,7 @@ struct Inner {
     limits: Limits,
     rate: rate::Limiter,
     tasks: Tasks,
-    refusals: refusals::Refusals,
+    refusals: Refusals,
 }
 
 impl Dispatch {
@@ -107,7 +108,7 @@ impl Dispatch {
     #[must_use]
     pub fn new(lanes: Arc<Lanes>, toolbox: Arc<Toolbox>, limits: Limits, tasks: Tasks) -> Self {
         let rate = rate::Limiter::new(limits, Arc::clone(lanes.clock()));
-        let refusals = refusals::Refusals::default();
+        let refusals = Refusals::default();
         Self { inner: Arc::new(Inner { lanes, toolbox, limits, rate, tasks, refusals }) }
     }
 
