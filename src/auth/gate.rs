@@ -13,7 +13,7 @@ use super::keys::{KeyRecord, Keys, Lookup};
 use super::refusals::{Refusals, Unauthenticated};
 use super::{Persona, Personas, Principal};
 use crate::base::{clip, planted, sha256};
-use crate::dispatch::Client;
+use crate::dispatch::{self, Client};
 use crate::event::{AuditQueried, AuthFailed, AuthMethod, Facts, Personal};
 use crate::log::{Lanes, RecordError, Refusal};
 
@@ -85,6 +85,8 @@ pub struct Auth {
     env_key: Option<[u8; 32]>,
     lanes: Arc<Lanes>,
     refusals: Refusals,
+    /// Decisions that could not be recorded.
+    unrecorded: dispatch::Refusals,
 }
 
 /// Why a key that was good is not any more.
@@ -107,7 +109,7 @@ impl Auth {
     pub fn new(keys: Arc<Keys>, personas: Personas, env_key: Option<&str>, lanes: Arc<Lanes>) -> Self {
         let env_key = env_key.map(|key| sha256(key.as_bytes()));
         let refusals = Refusals::new(Arc::clone(&lanes), FloodLimits::default());
-        Self { keys, personas, env_key, lanes, refusals }
+        Self { keys, personas, env_key, lanes, refusals, unrecorded: dispatch::Refusals::default() }
     }
 
     /// The same with other limits on what a flood of refusals may cost.
@@ -229,7 +231,7 @@ impl Auth {
             ..peer(presented.client)
         };
         self.refuse_unauthenticated(presented.client, what, &personal).await.map_err(|cause| {
-            let (code, message, retry_after_s) = log_unavailable(&cause);
+            let (code, message, retry_after_s) = self.log_unavailable(&cause);
             AuthError::Unavailable { code, message, retry_after_s }
         })
     }
@@ -258,7 +260,7 @@ impl Auth {
             Personal { user_name: Some(principal.user_name.clone()), query: bounded(query), ..peer(client) };
         if !planted::armed("audit_read_unrecorded") {
             record(&self.lanes, &principal.subject_id, &facts, &personal).await.map_err(|cause| {
-                let (code, message, retry_after_s) = log_unavailable(&cause);
+                let (code, message, retry_after_s) = self.log_unavailable(&cause);
                 AuditAccess::Unavailable { code, message, retry_after_s }
             })?;
         }
@@ -266,6 +268,13 @@ impl Auth {
             return Ok(());
         }
         Err(AuditAccess::Forbidden { message: format!("Persona {:?} may not read the audit.", persona.name) })
+    }
+
+    fn log_unavailable(&self, cause: &RecordError) -> (&'static str, String, u32) {
+        if let Some(decisions) = self.unrecorded.one_more(self.lanes.clock().monotonic()) {
+            tracing::warn!(cause = %cause, decisions, "what could not be recorded is not answered");
+        }
+        ("log_unavailable", "The audit log does not accept, so nothing is decided.".into(), 5)
     }
 }
 
@@ -346,11 +355,6 @@ fn bounded(query: &serde_json::Value) -> Option<Box<RawValue>> {
         return Some(raw);
     }
     RawValue::from_string(format!("{{\"omitted_bytes\":{}}}", raw.get().len())).ok()
-}
-
-fn log_unavailable(cause: &RecordError) -> (&'static str, String, u32) {
-    tracing::warn!(cause = %cause, "a decision could not be recorded, so it is not answered");
-    ("log_unavailable", "The audit log does not accept, so nothing is decided.".into(), 5)
 }
 
 /// The principal of the command line on the server's own socket or data directory.

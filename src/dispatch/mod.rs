@@ -15,6 +15,7 @@ mod unrecorded;
 
 pub use limits::Limits;
 pub use metrics::Metrics;
+pub(crate) use refusals::Refusals;
 pub use session::SessionUnrecorded;
 pub use unrecorded::{Unrecorded, UnrecordedCall};
 
@@ -110,7 +111,7 @@ struct Inner {
     limits: Limits,
     rate: rate::Limiter,
     tasks: Tasks,
-    refusals: refusals::Refusals,
+    refusals: Refusals,
     outcomes: Outcomes,
 }
 
@@ -141,7 +142,7 @@ impl Dispatch {
         outcomes: Outcomes,
     ) -> Self {
         let rate = rate::Limiter::new(limits, Arc::clone(lanes.clock()));
-        let refusals = refusals::Refusals::default();
+        let refusals = Refusals::default();
         Self { inner: Arc::new(Inner { lanes, toolbox, limits, rate, tasks, refusals, outcomes }) }
     }
 

@@ -1,4 +1,4 @@
-//! One line for many refused calls: a log that refuses for an hour must not fill the disk with lines that say so.
+//! One line for many refusals: a log that refuses for an hour must not fill the disk with lines that say so.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts refusals between two lines.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(crate) struct Refusals {
     state: Mutex<State>,
 }
 
@@ -20,7 +20,7 @@ struct State {
 
 impl Refusals {
     /// Counts one more. When it is time for a line, gives how many that line stands for.
-    pub(super) fn one_more(&self, now: Instant) -> Option<u64> {
+    pub(crate) fn one_more(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unsaid += 1;
         if state.said_at.is_some_and(|at| now.saturating_duration_since(at) < INTERVAL) {

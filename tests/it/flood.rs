@@ -274,6 +274,15 @@ async fn ask(stream: &mut TcpStream, request: &str) -> u16 {
 
 /// `count` bad logins over all connections; each is answered with 401. Adds to `sent`.
 async fn flood(address: SocketAddr, count: usize, sent: &mut BTreeMap<(String, String), u64>) {
+    flood_answered(401, address, count, sent).await;
+}
+
+async fn flood_answered(
+    status: u16,
+    address: SocketAddr,
+    count: usize,
+    sent: &mut BTreeMap<(String, String), u64>,
+) {
     let tasks = Tasks::new();
     let clients = (0..CONNECTIONS).map(|number| {
         tasks.spawn("flood", async move {
@@ -281,7 +290,7 @@ async fn flood(address: SocketAddr, count: usize, sent: &mut BTreeMap<(String, S
             let mut sent = BTreeMap::new();
             for n in (usize::from(number)..count).step_by(usize::from(CONNECTIONS)) {
                 let (request, counted) = &requests[(n / usize::from(CONNECTIONS)) % requests.len()];
-                assert_eq!(ask(&mut stream, request).await, 401);
+                assert_eq!(ask(&mut stream, request).await, status);
                 *sent.entry(*counted).or_insert(0) += 1;
             }
             sent
@@ -340,6 +349,36 @@ fn on_the_log(home: &Home) -> OnTheLog {
         *found.counts.entry((failed.source, failed.reason)).or_default() += failed.count;
     }
     found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_at_a_log_that_cannot_write_is_refused_and_told_by_its_gap() {
+    let home = Home::new();
+    let (log, away) = (home.data_dir().join("log"), home.path().join("away"));
+    let server = home.serve(&[]);
+    let caller = Caller::new(&server);
+    let address: SocketAddr = server.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let mut sent = BTreeMap::new();
+    flood(address, 480, &mut sent).await;
+    std::fs::rename(&log, &away).unwrap();
+    caller.get_until_status("/readyz", 503).await;
+    flood_answered(503, address, 480, &mut BTreeMap::new()).await;
+    std::fs::rename(&away, &log).unwrap();
+    caller.get_until_status("/readyz", 200).await;
+    flood(address, 48, &mut sent).await;
+    let lines = server.log_text().lines().filter(|line| line.contains("could not be recorded")).count();
+    assert!((1..=4).contains(&lines), "{lines} lines:\n{}", server.log_text());
+    assert!(server.terminate().success());
+    assert_eq!(on_the_log(&home).counts, sent, "whoever was answered with 503 is in no count");
+    let gaps = reading::events_in(&log).into_iter().filter_map(|event| match event.facts {
+        Facts::Gap(gap) => Some(gap.refused),
+        _ => None,
+    });
+    let gaps: Vec<u64> = gaps.collect();
+    // The count of a window that was open may have been refused too, and tried again.
+    assert!(gaps.len() == 1 && (480..520).contains(&gaps[0]), "{gaps:?}");
+    let verified = home.annals(&["verify"]);
+    assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]

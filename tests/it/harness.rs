@@ -319,6 +319,18 @@ impl Caller {
         Ok((status, answer.json().await?))
     }
 
+    /// Asks until the answer has this status, at most [`PATIENCE`].
+    pub(crate) async fn get_until_status(&self, path: &str, status: u16) {
+        let wait = async {
+            while self.get(path).await.map(|(status, _)| status).ok() != Some(status) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .unwrap_or_else(|_| panic!("{path} did not come to {status}"));
+    }
+
     /// Asks until `found` gives something, at most [`PATIENCE`].
     pub(crate) async fn get_until<T>(&self, path: &str, found: impl Fn(&Value) -> Option<T>) -> T {
         let wait = async {
