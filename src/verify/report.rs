@@ -39,7 +39,8 @@ pub enum FindingKind {
     Origin,
     /// The personal part is not what the facts commit to.
     Personal,
-    /// A call has no intent, or more than one intent or end.
+    /// A call has no intent, or more than one intent or end; something late without an end; or a closure that does not
+    /// follow from its intent.
     Call,
     /// A row that should be there is not.
     RowMissing,

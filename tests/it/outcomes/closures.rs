@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use annals::base::Tasks;
-use annals::consumer::{Closer, Metrics, Pass, StoreState};
+use annals::consumer::{Closer, CloserError, Metrics, Pass, StoreState};
+use annals::db::Postgres;
 use annals::dispatch::{Answer, Dispatch, Limits, Outcomes, Unrecorded, UnrecordedCall};
 use annals::event::{Call, Decoded, Effect, Facts, Kind, Terminal, closure, closure_id};
 use annals::log::{Lanes, Log, Position};
@@ -11,6 +12,7 @@ use annals::tools::Toolbox;
 use annals::verify::FindingKind;
 use uuid::Uuid;
 
+use crate::db::server::options;
 use crate::faulty_log::{Fault, FaultyLog};
 use crate::projection::stand::{Run, Stand, lanes, terminal};
 use crate::reading;
@@ -246,6 +248,26 @@ async fn a_closure_behind_the_end_is_a_note_and_not_how_the_call_ended() {
     assert!(report.is_clean(), "{report}");
     let note = "1 closures stand behind the end of their call: the end before counts";
     assert!(report.notes.contains(&note.to_owned()), "{report}");
+    run.stop().await;
+    stand.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closures_wait_for_a_store_that_is_away() {
+    let mut stand = Stand::start().await;
+    let run = working(&stand).await;
+    let (call, _) = stand.call("s", None).await;
+    stand.caught_up().await;
+    let mut closer = closer(&stand);
+    stand.server.postgres.clone().stop().await.unwrap();
+    let error = closer.pass().await.unwrap_err();
+    assert!(matches!(error, CloserError::Database(_)), "{error}");
+    assert_eq!(end_kinds(&stand, &call).await, []);
+    let again = Postgres::start(options(stand.server.data_dir.path())).await.unwrap();
+    stand.server.postgres = again;
+    stand.caught_up().await;
+    assert_eq!(closer.pass().await.unwrap().closed, 1);
+    assert_eq!(end_kinds(&stand, &call).await, [Kind::ToolCallInterrupted]);
     run.stop().await;
     stand.stop().await;
 }

@@ -88,7 +88,7 @@ async fn what_is_late_waits_for_a_log_that_refuses() {
     stage.log.set(Fault::Refuse);
     cancel.cancel();
     assert!(matches!(answer.await.unwrap(), Answer::Cancelled(_)));
-    stage.log.refused().await;
+    tokio::time::timeout(SOON, stage.log.refused()).await.expect("something asks for room");
     assert_eq!(kinds(&stage).await, [Kind::ToolCallRequested, Kind::ToolCallCancelled]);
     stage.log.set(Fault::None);
     tokio::time::timeout(SOON, stage.tasks.join()).await.unwrap();
