@@ -181,9 +181,9 @@ fn check_http(http: &super::Http) -> Result<(), ConfigError> {
     }
     for proxy in &http.trusted_proxies {
         require(
-            crate::http::network(proxy).is_some(),
+            crate::http::network(proxy).is_some_and(|net| net.prefix_len() > 0),
             "http.trusted_proxies",
-            "each an address like 10.0.0.7 or a block like 10.0.0.0/8 or 2001:db8::/32",
+            "each an address like 10.0.0.7 or a block like 10.0.0.0/8 or 2001:db8::/32, and none that is everybody",
         )?;
     }
     Ok(())
@@ -346,6 +346,7 @@ mod tests {
             ("http: {allowed_origins: [annals.example]}", "http.allowed_origins"),
             ("http: {allowed_origins: ['https://annals.example/']}", "http.allowed_origins"),
             ("http: {trusted_proxies: ['10.0.0.0/33']}", "http.trusted_proxies"),
+            ("http: {trusted_proxies: ['::/0']}", "http.trusted_proxies"),
             ("http: {trusted_proxies: [proxy.example]}", "http.trusted_proxies"),
             ("connections: {c: {kind: postgres, url: u, rows_max: 0}}", "connections.c.rows_max"),
             ("connections: {c: {kind: postgres, url: u, bytes_max: 0}}", "connections.c.bytes_max"),

@@ -68,8 +68,8 @@ pub struct Client {
     pub ip: Option<String>,
     /// The `User-Agent` header.
     pub user_agent: Option<String>,
-    /// What the caller claims: from HTTP the claims in its headers; once a message was read, all of it: client info,
-    /// `_meta` and `headers`.
+    /// What the caller claims, as a JSON object: the claims in its `headers` and, once a message was read, `clientInfo` and
+    /// `_meta`.
     pub asserted: Option<Box<RawValue>>,
     /// The trace that the caller says its request belongs to.
     pub trace: Option<TraceParent>,

@@ -28,11 +28,11 @@ const NAMES: [&str; 8] = [
 const SECRETS: [&str; 10] =
     ["key", "token", "secret", "password", "passwd", "cookie", "credential", "signature", "assertion", "jwt"];
 
-/// The claims in `headers`, as `{"<name>": "<value>", ...}` in the order of the request; a name that is repeated stands
-/// there once, its values joined by `, `. What is over the bounds is only counted, as `"omitted_headers": <n>`.
+/// The claims in `headers`, as `{"headers": {"<name>": "<value>", ...}}`; a name that is repeated stands there once, its
+/// values joined by `, `. What is over the bounds is only counted, as `"omitted_headers": <n>`.
 /// `None` when there are none. Headers that hold secrets by their name are left out altogether.
 pub(super) fn asserted(headers: &HeaderMap) -> Option<Box<RawValue>> {
-    let mut json = String::from("{");
+    let mut json = String::from("{\"headers\":{");
     let (mut kept, mut omitted) = (0, 0);
     for name in headers.keys().filter(|name| is_claim(name.as_str())) {
         let values = headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -56,7 +56,7 @@ pub(super) fn asserted(headers: &HeaderMap) -> Option<Box<RawValue>> {
         let comma = if kept == 0 { "" } else { "," };
         write!(json, "{comma}\"omitted_headers\":{omitted}").expect("a String takes everything");
     }
-    json.push('}');
+    json.push_str("}}");
     if kept + omitted == 0 { None } else { RawValue::from_string(json).ok() }
 }
 
@@ -78,7 +78,8 @@ mod tests {
         }
         asserted(&map).map(|raw| {
             assert!(raw.get().len() <= BYTES_MAX + 32);
-            serde_json::from_str(raw.get()).unwrap()
+            let all: serde_json::Value = serde_json::from_str(raw.get()).unwrap();
+            all["headers"].clone()
         })
     }
 

@@ -362,6 +362,28 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        /// Whatever a client sends in front of what the proxy adds: it is never read, and never keeps that from being read.
+        #[test]
+        fn nothing_that_a_client_sends_changes_its_address(
+            sent in proptest::collection::vec(proptest::prop_oneof![
+                proptest::sample::select(b"for=,;\"\\[]:. 1_\t".to_vec()), 0x80_u8..=0xff, 0x21_u8..=0x7e,
+            ], 0..200),
+            own_line: bool,
+        ) {
+            for (header, added) in [
+                (ForwardedHeader::XForwardedFor, &b"203.0.113.9"[..]),
+                (ForwardedHeader::Forwarded, b"for=203.0.113.9;proto=https"),
+                (ForwardedHeader::Forwarded, b"proto=https;for=\"203.0.113.9:80\""),
+            ] {
+                let joined = [&sent, &b", "[..], added].concat();
+                let lines = if own_line { vec![sent.as_slice(), added] } else { vec![joined.as_slice()] };
+                proptest::prop_assert_eq!(client(header, "10.0.0.1", &lines), "203.0.113.9");
+                proptest::prop_assert_eq!(client(header, "198.18.0.1", &lines), "198.18.0.1");
+            }
+        }
+    }
+
     #[test]
     fn networks_are_addresses_or_blocks() {
         let shown = |text| network(text).map(|net| net.trunc().to_string());

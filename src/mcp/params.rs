@@ -118,26 +118,27 @@ impl<'a> Params<'a> {
         TraceParent::parse(&text_of(meta.traceparent?)?)
     }
 
-    /// What the caller says of itself in this request and, under 2025-11-25, said when it opened the session; with the
-    /// claims in its `headers`, which are bounded already.
+    /// What the caller says of itself in this request and, under 2025-11-25, said when it opened the session; with
+    /// the members of `claims`, which are bounded already.
     pub(super) fn asserted(
         &self,
         client_info: Option<&RawValue>,
-        headers: Option<&RawValue>,
+        claims: Option<&RawValue>,
     ) -> Option<Box<RawValue>> {
         let members = joined(&[("clientInfo", client_info), ("_meta", self.meta)]);
-        let headers = joined(&[("headers", headers)]);
+        let claims =
+            claims.and_then(|raw| raw.get().strip_prefix('{')?.strip_suffix('}')).unwrap_or_default();
         let bytes = members.len() + 2;
-        let members = if bytes + headers.len() < ASSERTED_BYTES_MAX {
+        let members = if bytes + claims.len() < ASSERTED_BYTES_MAX {
             members
         } else {
             format!("\"omitted_bytes\":{bytes}")
         };
-        let comma = if members.is_empty() || headers.is_empty() { "" } else { "," };
-        if members.is_empty() && headers.is_empty() {
+        let comma = if members.is_empty() || claims.is_empty() { "" } else { "," };
+        if members.is_empty() && claims.is_empty() {
             return None;
         }
-        RawValue::from_string(format!("{{{members}{comma}{headers}}}")).ok()
+        RawValue::from_string(format!("{{{members}{comma}{claims}}}")).ok()
     }
 }
 
@@ -205,7 +206,17 @@ mod tests {
         let kept = params.asserted(Some(&info), None).unwrap();
         assert_eq!(kept.get(), r#"{"clientInfo":{"name":"c","odd":true},"_meta":{"a/b": [1e2]}}"#);
         assert!(Params::default().asserted(None, None).is_none());
+        let claims = raw(r#"{"headers":{"x-user":"root"}}"#);
+        let kept = Params::default().asserted(None, Some(&claims)).unwrap();
+        assert_eq!(kept.get(), claims.get());
+        let kept = Params::default().asserted(Some(&info), Some(&claims)).unwrap();
+        assert_eq!(kept.get(), r#"{"clientInfo":{"name":"c","odd":true},"headers":{"x-user":"root"}}"#);
         let json = raw(&format!(r#"{{"_meta":{{"a":"{}"}}}}"#, "x".repeat(ASSERTED_BYTES_MAX)));
+        let kept = Params::read(Some(&json)).unwrap().asserted(None, Some(&claims)).unwrap();
+        assert_eq!(
+            kept.get(),
+            format!(r#"{{"omitted_bytes":{},"headers":{{"x-user":"root"}}}}"#, ASSERTED_BYTES_MAX + 18)
+        );
         let kept = Params::read(Some(&json)).unwrap().asserted(None, None).unwrap();
         assert_eq!(kept.get(), format!(r#"{{"omitted_bytes":{}}}"#, ASSERTED_BYTES_MAX + 18));
     }

@@ -148,7 +148,7 @@ async fn what_can_be_forged_decides_nothing_and_stands_under_asserted_only() {
         }
     }
     let failed = events.iter().find(|event| event.1.kind == Kind::AuthFailed).unwrap();
-    assert_eq!(asserted(&failed.1)["x-user"], format!("user={FORGED}, 203.0.113.5"));
+    assert_eq!(asserted(&failed.1)["headers"]["x-user"], format!("user={FORGED}, 203.0.113.5"));
     assert_eq!(failed.1.personal.as_ref().unwrap().client_ip.as_deref(), Some("127.0.0.1"));
 }
 

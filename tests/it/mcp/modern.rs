@@ -207,7 +207,8 @@ async fn what_the_peer_is_and_claims_is_recorded_as_received() {
     let personal = event.personal.unwrap();
     assert_eq!(personal.client_ip.as_deref(), Some("127.0.0.1"));
     assert_eq!(personal.user_agent.as_deref(), Some("wire/1"));
-    assert_eq!(personal.asserted.unwrap().get(), format!("{{{meta}}}"));
+    let claimed = format!(r#"{{{meta},"headers":{{"x-forwarded-for":"9.9.9.9"}}}}"#);
+    assert_eq!(personal.asserted.unwrap().get(), claimed);
     let Facts::Terminal(_, terminal) = event.facts else { panic!() };
     assert_eq!(terminal.call.session_id, None);
 }

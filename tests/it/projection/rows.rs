@@ -210,7 +210,7 @@ async fn a_new_month_gets_its_partitions_while_somebody_reads() {
     .unwrap();
     assert_eq!(homes, ["audit_v1.audit_events_2031_02", "audit_v1.audit_personal_2031_02"]);
     let indexed = "SELECT count(*) FROM pg_indexes WHERE schemaname = 'audit_v1' AND tablename = 'audit_events_2031_02'";
-    assert_eq!(stand.count(indexed).await, 7);
+    assert_eq!(stand.count(indexed).await, 8);
     reading.rollback().await.unwrap();
     reader.close().await;
     run.stop().await;

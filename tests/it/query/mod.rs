@@ -186,6 +186,39 @@ async fn one_event_comes_whole_with_its_proof() {
     server.stop().await;
 }
 
+/// The way that the server reads: one tenant's events of one trace, newest first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_is_found_by_its_index() {
+    let (server, _) = with_rows(&[Row { trace_id: Some(TRACE), ..completed(1) }]).await;
+    let mut owner = server.postgres.connect_options(Role::Owner).connect().await.unwrap();
+    let more = "INSERT INTO audit_v1.audit_events (log_id, topic, partition, position, recorded_at, tenant, event_id,
+             event_kind, event_type, source, occurred_at, incarnation, seq, link, content, ack, ack_check, once,
+             body_head, body_tail, trace_id)
+         SELECT log_id, topic, partition, position + n, recorded_at, tenant, gen_random_uuid(), event_kind, event_type,
+             source, occurred_at, incarnation, seq + n, link, content, ack, ack_check, once, body_head, body_tail,
+             md5(n::text)
+         FROM audit_v1.audit_events, generate_series(1, 20000) AS n";
+    owner.execute(more).await.unwrap();
+    owner.execute("ANALYZE audit_v1.audit_events").await.unwrap();
+    let plan: Vec<String> = sqlx::query_scalar(
+        "EXPLAIN SELECT * FROM public.audit_events
+         WHERE event_kind <> 'tool_call.requested' AND tenant = 'default' AND trace_id = $1
+         ORDER BY recorded_at DESC, topic DESC, partition DESC, position DESC, log_id DESC LIMIT 51",
+    )
+    .bind(TRACE)
+    .fetch_all(&mut owner)
+    .await
+    .unwrap();
+    let plan = plan.join("\n");
+    assert!(
+        plan.contains("trace_id") && plan.contains("Index Cond: ((tenant = 'default'::text) AND (trace_id ="),
+        "{plan}"
+    );
+    assert!(!plan.contains("Seq Scan on audit_events"), "{plan}");
+    owner.close().await.unwrap();
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cursor_of_other_filters_is_refused() {
     let (server, query) = with_rows(&(0..3).map(completed).collect::<Vec<_>>()).await;
