@@ -267,7 +267,8 @@ impl Front<'_> {
             store: http::StoreState::from(status.borrow().state),
         };
         Ok(http::State {
-            mcp: crate::mcp::Server::new(dispatch, sessions, self.calls.clone()),
+            mcp: crate::mcp::Server::new(Arc::clone(&dispatch), sessions, self.calls.clone()),
+            dispatch,
             auth: Arc::new(auth),
             query: Arc::clone(&services.query),
             readiness: Box::new(readiness),

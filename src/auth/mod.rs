@@ -9,7 +9,7 @@ mod persona;
 mod store;
 
 pub use follow::follow;
-pub use gate::{AuditAccess, Auth, AuthError, Presented, local_principal};
+pub use gate::{AuditAccess, Auth, AuthError, Presented, Unauthenticated, local_principal};
 pub use keys::{KEY_PREFIX, KeyRecord, Keys, Lookup, mint};
 pub use persona::{Globs, Persona, PersonaError, Personas};
 pub use store::{Created, KeyError, KeyStore, Listed, NewKey, list_adoptable, list_keys};

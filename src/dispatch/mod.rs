@@ -6,9 +6,11 @@ mod limits;
 mod purpose;
 mod record;
 mod refusals;
+mod refuse;
 mod run;
 
 pub use limits::Limits;
+pub use refuse::{RefusedRequest, Unrecorded};
 
 use std::sync::Arc;
 

@@ -8,17 +8,17 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::value::RawValue;
 
 use super::answer::Asked;
-use super::call::{InSession, call_request, list, refuse, target_of_malformed};
+use super::call::{InSession, call_request, list};
 use super::envelope::{Request, plain_id, text_of};
 use super::headers::{self, single};
-use super::params::{Params, Unreadable};
-use super::reply::{Refusal, ResultWriter, SERVER_INFO, plain_error, refusal};
-use super::session::{AllBusy, BeginError};
+use super::params::{Params, Target, Unreadable};
+use super::refuse::{self, About, NotTaken};
+use super::reply::{ResultWriter, SERVER_INFO};
+use super::session::{AllBusy, BeginError, InFlight};
 use super::{Caller, Era, INSTRUCTIONS, LEGACY_VERSION, Reply, SUPPORTED_VERSIONS, Server};
-use super::{code, unreadable_params, unsupported_version};
 use crate::auth::Principal;
-use crate::base::Category;
-use crate::dispatch::Answer;
+use crate::dispatch::{Answer, CallRequest};
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 
 const ERA: Era = Era::Legacy;
@@ -32,6 +32,12 @@ struct Entered<'h> {
     client_info: Option<Arc<RawValue>>,
 }
 
+impl Entered<'_> {
+    fn in_session(&self) -> InSession<'_> {
+        InSession { id: self.id, client_info: self.client_info.as_deref() }
+    }
+}
+
 /// Answers a request.
 pub(super) async fn request(
     server: &Server,
@@ -40,39 +46,67 @@ pub(super) async fn request(
     params: Result<Params<'_>, Unreadable>,
     caller: Caller,
 ) -> Reply {
+    let (params, unreadable) = match params {
+        Ok(params) => (params, None),
+        Err(why) => (Params::default(), Some(why)),
+    };
     if request.method == "initialize" {
-        return match params {
-            Ok(params) => initialize(server, headers, request, &params, &caller.principal),
-            Err(why) => unreadable_params(request, why),
+        let opened = match unreadable {
+            Some(why) => Err(why.into()),
+            None => initialize(server, headers, request, &params, &caller.principal),
+        };
+        return match opened {
+            Ok(reply) => reply,
+            Err(not_taken) => {
+                let retry_after_s = (not_taken.refusal.reason == Reason::SessionsExhausted).then_some(1);
+                let reply = refuse::request(server, ERA, request, &params, None, caller, not_taken).await;
+                retry_after_s.into_iter().fold(reply, Reply::retry_after)
+            }
         };
     }
-    let session = match enter(server, headers, Some(request), &caller.principal) {
+    let session = match enter(server, headers, &caller.principal) {
         Ok(session) => session,
-        Err(reply) => return reply,
+        Err(not_taken) => {
+            return refuse::request(server, ERA, request, &params, None, caller, not_taken).await;
+        }
     };
-    match (&*request.method, params) {
-        ("tools/call", params) => call(server, request, params, caller, &session).await,
-        (_, Err(why)) => unreadable_params(request, why),
-        ("tools/list", Ok(params)) => list(server, ERA, request, &params, &caller),
-        ("ping", Ok(_)) => ResultWriter::new(ERA, request.id, 0).finish(),
+    let answered = match (&*request.method, unreadable) {
+        (_, Some(why)) => Err(why.into()),
+        ("tools/call", None) => match params.target() {
+            Ok(target) => return call(server, request, &params, &target, caller, &session).await,
+            Err(error) => Err(error.into()),
+        },
+        ("tools/list", None) => list(server, ERA, request, &params, &caller),
+        ("ping", None) => Ok(ResultWriter::new(ERA, request.id, 0).finish()),
         _ => {
             let message = "This server has no such method in MCP 2025-11-25.";
-            plain_error(StatusCode::OK, Some(request.id), code::METHOD_NOT_FOUND, message)
+            let hint = "It has initialize, ping, tools/list and tools/call.";
+            Err(NotTaken::new(Reason::MethodNotFoundInSession, message, hint))
+        }
+    };
+    match answered {
+        Ok(reply) => reply,
+        Err(not_taken) => {
+            let in_session = Some(session.in_session());
+            refuse::request(server, ERA, request, &params, in_session, caller, not_taken).await
         }
     }
 }
 
 /// Takes a notification.
-pub(super) fn notification(
+pub(super) async fn notification(
     server: &Server,
     headers: &HeaderMap,
     method: &str,
     params: Result<Params<'_>, Unreadable>,
     caller: &Caller,
 ) -> Reply {
-    let session = match enter(server, headers, None, &caller.principal) {
+    let session = match enter(server, headers, &caller.principal) {
         Ok(session) => session,
-        Err(reply) => return reply,
+        Err(not_taken) => {
+            let about = About { method: Some(method), ..About::default() };
+            return refuse::message(server, about, caller, &not_taken).await;
+        }
     };
     if method == "notifications/cancelled"
         && let Ok(Params { request_id: Some(request_id), .. }) = params
@@ -83,23 +117,22 @@ pub(super) fn notification(
 }
 
 /// Takes a response, to a request that was never made.
-pub(super) fn response(server: &Server, headers: &HeaderMap, caller: &Caller) -> Reply {
-    match enter(server, headers, None, &caller.principal) {
+pub(super) async fn response(server: &Server, headers: &HeaderMap, caller: &Caller) -> Reply {
+    match enter(server, headers, &caller.principal) {
         Ok(_) => Reply::empty(StatusCode::ACCEPTED),
-        Err(reply) => reply,
+        Err(not_taken) => refuse::message(server, About::default(), caller, &not_taken).await,
     }
 }
 
 /// Ends a session.
-pub(super) fn delete(server: &Server, headers: &HeaderMap, principal: &Principal) -> Reply {
-    let id = match check_version(headers, None).and_then(|()| session_id(headers, None)) {
-        Ok(id) => id,
-        Err(reply) => return reply,
-    };
-    if server.sessions.close(id, principal) {
-        Reply::empty(StatusCode::NO_CONTENT)
-    } else {
-        session_not_found(None)
+pub(super) async fn delete(server: &Server, headers: &HeaderMap, caller: &Caller) -> Reply {
+    let id = check_version(headers).and_then(|()| session_id(headers));
+    let closed = id.and_then(|id| {
+        if server.sessions.close(id, &caller.principal) { Ok(()) } else { Err(session_not_found()) }
+    });
+    match closed {
+        Ok(()) => Reply::empty(StatusCode::NO_CONTENT),
+        Err(not_taken) => refuse::message(server, About::default(), caller, &not_taken).await,
     }
 }
 
@@ -109,83 +142,70 @@ fn initialize(
     request: &Request<'_>,
     params: &Params<'_>,
     principal: &Principal,
-) -> Reply {
+) -> Result<Reply, NotTaken> {
     // Nothing is negotiated yet, so a header may name any revision that is served.
     match single(headers, &headers::VERSION) {
         Ok(None) => {}
         Ok(Some(version)) if SUPPORTED_VERSIONS.contains(&version) => {}
-        Ok(Some(version)) => return unsupported_version(Some(request), version),
-        Err(why) => return bad_header(Some(request), "MCP-Protocol-Version", why.why()),
+        Ok(Some(version)) => return Err(NotTaken::version(version)),
+        Err(why) => return Err(bad_header(Reason::VersionHeaderUnusable, why.why())),
     }
     if params.protocol_version.and_then(text_of).is_none() {
         let message = "`params.protocolVersion` must be a string.";
-        return plain_error(StatusCode::OK, Some(request.id), code::INVALID_PARAMS, message);
+        return Err(NotTaken::new(
+            Reason::ProtocolVersionMissing,
+            message,
+            "Name the revision that you speak.",
+        ));
     }
     let client_info = params
         .client_info
         .filter(|raw| raw.get().len() <= CLIENT_INFO_BYTES_MAX)
         .map(|raw| raw.to_owned().into());
-    let Ok(session_id) = server.sessions.open(principal, client_info).map_err(|AllBusy| ()) else {
-        let refused = Refusal {
-            code: "sessions_exhausted",
-            category: Category::RateLimit,
-            message: "No further session can be opened now: each open one has a request in flight.",
-            hint: "Retry in a moment, and end sessions that are no longer needed.",
-        };
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, &refused).retry_after(1);
-    };
+    let session_id = server.sessions.open(principal, client_info).map_err(|AllBusy| {
+        NotTaken::new(
+            Reason::SessionsExhausted,
+            "No further session can be opened now: each open one has a request in flight.",
+            "Retry in a moment, and end sessions that are no longer needed.",
+        )
+    })?;
     let mut writer = ResultWriter::new(ERA, request.id, INSTRUCTIONS.len() + 256);
     writer.member("protocolVersion", LEGACY_VERSION);
     writer.raw("capabilities", br#"{"tools":{}}"#);
     writer.member("serverInfo", &SERVER_INFO);
     writer.member("instructions", INSTRUCTIONS);
     let value = HeaderValue::from_str(&session_id).expect("hexadecimal digits are header characters");
-    writer.finish().with(headers::SESSION, value)
+    Ok(writer.finish().with(headers::SESSION, value))
 }
 
 async fn call(
     server: &Server,
     request: &Request<'_>,
-    params: Result<Params<'_>, Unreadable>,
+    params: &Params<'_>,
+    target: &Target<'_>,
     caller: Caller,
     session: &Entered<'_>,
 ) -> Reply {
-    let in_session = Some(InSession { id: session.id, client_info: session.client_info.as_deref() });
-    let (params, target) = match params {
-        Ok(params) => {
-            let target = params.target();
-            (params, target)
-        }
-        Err(why) => {
-            let error =
-                ToolError::validation("params_malformed", why.message(), "Send `params` as an object.");
-            (Params::default(), Err(error))
-        }
-    };
-    let target = match target {
-        Ok(target) => target,
-        Err(error) => {
-            let target = target_of_malformed(&params);
-            let call = call_request(ERA, request, &params, &target, caller, in_session);
-            return refuse(server, ERA, request, call, error, code::INVALID_PARAMS).await;
-        }
-    };
-    let principal = Arc::clone(&caller.principal);
-    let call = call_request(ERA, request, &params, &target, caller, in_session);
+    let mut call = call_request(ERA, request, params, target, caller, Some(session.in_session()));
     let asked = Asked { era: ERA, id: request.id, call_id: call.call_id };
-    let begun = server.sessions.begin(session.id, &principal, &plain_id(request.id), call.cancel.clone());
-    let in_flight = match begun {
-        Ok(in_flight) => in_flight,
-        Err(BeginError::NotFound) => return session_not_found(Some(request)),
-        Err(BeginError::Duplicate) => {
-            let error = ToolError::validation(
-                "request_id_in_flight",
-                "A request with this id is in flight in this session.",
-                "Give each request an id that the session has not used before.",
-            );
-            return refuse(server, ERA, request, call, error, code::INVALID_REQUEST).await;
+    let cancel = call.cancel.clone();
+    let begun = server.sessions.begin(session.id, &call.principal, &plain_id(request.id), cancel);
+    let not_taken = match begun {
+        Ok(in_flight) => return run(server, call, asked, in_flight).await,
+        Err(BeginError::NotFound) => {
+            call.session_id = None;
+            session_not_found()
         }
+        Err(BeginError::Duplicate) => NotTaken::new(
+            Reason::RequestIdInFlight,
+            "A request with this id is in flight in this session.",
+            "Give each request an id that the session has not used before.",
+        ),
     };
+    asked.reply(&server.dispatch.refuse(call, not_taken.refusal).await)
+}
+
+async fn run(server: &Server, call: CallRequest, asked: Asked<'_>, in_flight: InFlight) -> Reply {
     // In a task of its own: the id stays taken, and cancellable, when the connection is gone.
     let dispatch = Arc::clone(&server.dispatch);
     let running = server.tasks.spawn("mcp.session_call", async move {
@@ -193,52 +213,45 @@ async fn call(
         drop(in_flight);
         answer
     });
-    let answer = running.await.unwrap_or_else(|_| Answer::Failed(ToolError::internal("panic")));
+    let answer = running.await.unwrap_or_else(|_| Answer::Failed(ToolError::internal(Reason::Panic)));
     asked.reply(&answer)
 }
 
 fn enter<'h>(
     server: &Server,
     headers: &'h HeaderMap,
-    request: Option<&Request<'_>>,
     principal: &Principal,
-) -> Result<Entered<'h>, Reply> {
-    check_version(headers, request)?;
-    let id = session_id(headers, request)?;
-    let client_info = server.sessions.enter(id, principal).ok_or_else(|| session_not_found(request))?;
+) -> Result<Entered<'h>, NotTaken> {
+    check_version(headers)?;
+    let id = session_id(headers)?;
+    let client_info = server.sessions.enter(id, principal).ok_or_else(session_not_found)?;
     Ok(Entered { id, client_info })
 }
 
-fn check_version(headers: &HeaderMap, request: Option<&Request<'_>>) -> Result<(), Reply> {
+fn check_version(headers: &HeaderMap) -> Result<(), NotTaken> {
     match single(headers, &headers::VERSION) {
         Ok(None | Some(LEGACY_VERSION)) => Ok(()),
-        Ok(Some(version)) => Err(unsupported_version(request, version)),
-        Err(why) => Err(bad_header(request, "MCP-Protocol-Version", why.why())),
+        Ok(Some(version)) => Err(NotTaken::version(version)),
+        Err(why) => Err(bad_header(Reason::VersionHeaderUnusable, why.why())),
     }
 }
 
-fn session_id<'h>(headers: &'h HeaderMap, request: Option<&Request<'_>>) -> Result<&'h str, Reply> {
+fn session_id(headers: &HeaderMap) -> Result<&str, NotTaken> {
     match single(headers, &headers::SESSION) {
         Ok(Some(id)) => Ok(id),
-        Ok(None) => Err(bad_header(request, "Mcp-Session-Id", "is missing: send `initialize` first")),
-        Err(why) => Err(bad_header(request, "Mcp-Session-Id", why.why())),
+        Ok(None) => Err(bad_header(Reason::SessionHeaderMissing, "is missing: send `initialize` first")),
+        Err(why) => Err(bad_header(Reason::SessionHeaderUnusable, why.why())),
     }
 }
 
-fn bad_header(request: Option<&Request<'_>>, name: &str, why: &str) -> Reply {
-    let id = request.map(|request| request.id);
-    plain_error(StatusCode::BAD_REQUEST, id, code::INVALID_REQUEST, &format!("{name} {why}."))
+fn bad_header(reason: Reason, why: &str) -> NotTaken {
+    let is_version = reason == Reason::VersionHeaderUnusable;
+    let name = if is_version { "MCP-Protocol-Version" } else { "Mcp-Session-Id" };
+    NotTaken::new(reason, format!("{name} {why}."), "Send the header once, as `initialize` gave it.")
 }
 
 /// Unknown, ended, or somebody else's: the caller cannot tell which.
-fn session_not_found(request: Option<&Request<'_>>) -> Reply {
-    let status = StatusCode::NOT_FOUND;
-    let id = request.map(|request| request.id);
-    let data = Refusal {
-        code: "session_not_found",
-        category: Category::Validation,
-        message: "There is no such session.",
-        hint: "Send `initialize` without a session id to open one.",
-    };
-    super::reply::error(status, id, code::of_status(status), data.message, &data)
+fn session_not_found() -> NotTaken {
+    let hint = "Send `initialize` without a session id to open one.";
+    NotTaken::new(Reason::SessionNotFound, "There is no such session.", hint)
 }

@@ -12,6 +12,9 @@ pub use about::{About, PlatformInfo};
 pub use connections::{ConnectionError, ConnectionLimits, Connections, ListConnections};
 pub use sql_query::SqlQuery;
 
+/// Why a tool refuses or fails; `{code, category, message, hint}` is what the agent sees.
+pub use crate::refusal::Refusal as ToolError;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,7 +25,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::auth::{Persona, Principal};
-use crate::base::{Category, sha256_hex};
+use crate::base::sha256_hex;
+use crate::refusal::Reason;
 
 /// What `tools/list` says of a tool, prepared once.
 #[derive(Debug, Clone)]
@@ -138,51 +142,8 @@ impl ToolResult {
     /// # Errors
     /// [`ToolError`] `internal` when it has no JSON form.
     pub fn from_serialize<T: Serialize>(value: &T) -> Result<Self, ToolError> {
-        let structured = serde_json::to_vec(value).map_err(|_| ToolError::internal("result_not_json"))?;
+        let structured = serde_json::to_vec(value).map_err(|_| ToolError::internal(Reason::ResultNotJson))?;
         Ok(Self { structured: structured.into() })
-    }
-}
-
-/// Why a tool refuses or fails; `{code, category, message, hint}` is what the agent sees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ToolError {
-    /// The specific reason, stable, in `snake_case`.
-    pub code: &'static str,
-    /// From the closed set.
-    pub category: Category,
-    /// One sentence for the caller; no internals.
-    pub message: String,
-    /// What to do next.
-    pub hint: String,
-}
-
-impl ToolError {
-    /// An error of the given category.
-    #[must_use]
-    pub fn new(
-        category: Category,
-        code: &'static str,
-        message: impl Into<String>,
-        hint: impl Into<String>,
-    ) -> Self {
-        Self { code, category, message: message.into(), hint: hint.into() }
-    }
-
-    /// The arguments are wrong.
-    #[must_use]
-    pub fn validation(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::new(Category::Validation, code, message, hint)
-    }
-
-    /// Ours, without details: the call id finds them in the log output.
-    #[must_use]
-    pub fn internal(code: &'static str) -> Self {
-        Self::new(
-            Category::Internal,
-            code,
-            "The platform failed while it ran the tool.",
-            "Try again; when it persists, give the operator the call id.",
-        )
     }
 }
 

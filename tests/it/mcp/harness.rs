@@ -12,6 +12,7 @@ use annals::http::{Guard, ListenerLimits, Readiness, State, StoreState};
 use annals::log::embedded::{EmbeddedLog, Options};
 use annals::log::{Lanes, Log};
 use annals::mcp::{Server, SessionLimits};
+use annals::refusal::Reason;
 use annals::tools::{
     CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult, Toolbox,
 };
@@ -72,8 +73,8 @@ impl Tool for TestTool {
 
     fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError> {
         if arguments.get().contains("unwanted") {
-            return Err(ToolError::validation(
-                "unknown_argument",
+            return Err(ToolError::new(
+                Reason::ArgumentUnknown,
                 "There is no argument \"unwanted\".",
                 "Leave it out.",
             ));
@@ -101,8 +102,7 @@ impl Prepared for Run {
                 }
                 Behaviour::Panic => panic!("told to"),
                 Behaviour::Fail => {
-                    let category = annals::base::Category::Upstream;
-                    return Err(ToolError::new(category, "downstream_down", "It is down.", "Wait."));
+                    return Err(ToolError::new(Reason::ConnectionUnreachable, "It is down.", "Wait."));
                 }
                 Behaviour::Echo | Behaviour::PanicInParse => {}
             }
@@ -221,7 +221,8 @@ impl Harness {
         let address = listener.local_addr().unwrap();
         let health = Arc::clone(&log);
         let state = State {
-            mcp: Server::new(dispatch, setup.sessions, tasks.clone()),
+            mcp: Server::new(Arc::clone(&dispatch), setup.sessions, tasks.clone()),
+            dispatch,
             auth: Arc::new(auth),
             query: query(),
             readiness: Box::new(move || Readiness { log: health.health(), store: *store_seen.borrow() }),
