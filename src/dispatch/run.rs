@@ -17,7 +17,7 @@ use crate::auth::Persona;
 use crate::base::{clip, nearest, planted};
 use crate::log::{Receipt, RecordError, Refusal, Reservation};
 use crate::refusal::Reason;
-use crate::tools::{CallContext, Prepared, Tool, ToolError, ToolResult};
+use crate::tools::{CallContext, Prepared, Tool, ToolError, ToolResult, schema};
 
 /// How long a tool may take to wind down after it was told to stop; then it is dropped.
 const WIND_DOWN: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ fn parse(
     persona: &Persona,
 ) -> Result<Box<dyn Prepared>, ToolError> {
     let read = || {
-        let mut prepared = tool.parse(arguments)?;
+        let mut prepared = schema::read(tool, arguments)?;
         prepared.resolve(persona)?;
         Ok(prepared)
     };

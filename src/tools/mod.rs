@@ -6,6 +6,7 @@ mod about;
 mod arguments;
 mod connections;
 mod postgres;
+pub mod schema;
 mod sql_query;
 
 pub use about::{About, PlatformInfo};
@@ -39,6 +40,8 @@ pub struct Definition {
     pub json: Box<RawValue>,
     /// SHA-256 of that JSON, hexadecimal.
     pub sha256: String,
+    /// What arguments are checked against.
+    pub input: schema::InputSchema,
 }
 
 /// The parts of a [`Definition`], as code writes them.
@@ -63,7 +66,7 @@ impl DefinitionSource {
     /// Prepares the listing. `data_tool` advertises the optional `purpose` argument, which every tool accepts.
     ///
     /// # Panics
-    /// Never: the parts are JSON already.
+    /// When the input schema is no JSON Schema: it is a constant of the code.
     #[must_use]
     pub fn prepare(mut self, toolkit_kind: &'static str, data_tool: bool) -> Definition {
         if data_tool
@@ -81,7 +84,8 @@ impl DefinitionSource {
         let name = self.name;
         let json = serde_json::value::to_raw_value(&self).expect("a definition is plain JSON");
         let sha256 = sha256_hex(json.get().as_bytes());
-        Definition { name, toolkit_kind, json, sha256 }
+        let input = schema::InputSchema::compile(&self.input_schema);
+        Definition { name, toolkit_kind, json, sha256, input }
     }
 }
 

@@ -24,6 +24,7 @@ mod outbox;
 mod projection;
 mod query;
 mod reading;
+mod refusals;
 mod retention;
 mod schemas;
 mod server;
