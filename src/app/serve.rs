@@ -301,9 +301,10 @@ impl Front<'_> {
             log: lanes.log().health(),
             store: http::StoreState::from(status.borrow().state),
         };
-        let mcp = crate::mcp::Server::new(dispatch, sessions, self.calls.clone());
+        let mcp = crate::mcp::Server::new(Arc::clone(&dispatch), sessions, self.calls.clone());
         let state = http::State {
             mcp: mcp.clone(),
+            dispatch,
             auth,
             query: Arc::clone(&services.query),
             readiness: Box::new(readiness),

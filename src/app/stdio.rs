@@ -20,9 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::ControlError;
 use crate::auth::{Auth, AuthError, Persona, Presented, Principal};
-use crate::base::{Category, Tasks};
+use crate::base::Tasks;
 use crate::dispatch::Client;
+use crate::event::Transport;
 use crate::mcp::{self, Caller, Outline, StdioStream, Step};
+use crate::refusal::{Place, Reason, Surface};
 
 /// What the stream is upgraded to.
 pub(super) const PROTOCOL: &str = "annals-stdio";
@@ -68,6 +70,9 @@ struct Connection {
     principal: Arc<Principal>,
 }
 
+/// Where messages come in, as events say it.
+const ROUTE: &str = "stdio";
+
 /// Why nothing more is read.
 enum Ending {
     /// The client wrote its last message.
@@ -84,10 +89,10 @@ enum Ending {
 pub(super) async fn open(stdio: Stdio, mut request: Request) -> Result<Response, ControlError> {
     let key = request.headers().get(API_KEY).cloned().unwrap_or_else(|| HeaderValue::from_static(""));
     let (principal, _) = authenticate_at_start(&stdio, &key).await.map_err(|error| match error {
-        AuthError::Unauthenticated { message, .. } => refused(message),
-        AuthError::Unavailable { message, .. } => ControlError {
+        AuthError::Unauthenticated(refusal) => refused(refusal.message),
+        AuthError::Unavailable { refusal, .. } => ControlError {
             exit_code: 3,
-            message: format!("{message} Try again in a moment; `/readyz` says what is not well."),
+            message: format!("{} Try again in a moment; `/readyz` says what is not well.", refusal.message),
         },
     })?;
     let upgrade = hyper::upgrade::on(&mut request);
@@ -120,7 +125,7 @@ async fn authenticate_at_start(
     let until_known = async {
         loop {
             match authenticate(stdio, key).await {
-                Err(AuthError::Unavailable { code: "keys_loading", .. }) => {}
+                Err(AuthError::Unavailable { refusal, .. }) if refusal.reason == Reason::KeysLoading => {}
                 known => return known,
             }
             if changes.changed().await.is_err() {
@@ -139,8 +144,7 @@ async fn authenticate(stdio: &Stdio, key: &HeaderValue) -> Result<(Arc<Principal
     let presented = Presented {
         authorization: None,
         api_key: Some(key.as_bytes()),
-        route: "stdio",
-        source: "mcp",
+        place: Place { route: ROUTE, surface: Surface::Mcp, transport: Transport::Stdio },
         client: &client,
     };
     stdio.auth.authenticate(presented).await
@@ -223,18 +227,24 @@ impl Connection {
             let said = match line {
                 Line::Cut => return Ending::Vanished,
                 Line::Whole(line) if line.is_empty() => return Ending::Finished,
-                Line::TooLong => too_long(self.stdio.limits.line_bytes_max),
-                Line::Whole(line) => {
+                Line::TooLong | Line::Whole(_) => {
+                    let whole = if let Line::Whole(line) = &line { Some(line.as_slice()) } else { None };
                     let received_at = self.stdio.mcp.now();
                     let (principal, persona) = match authenticate(&self.stdio, &self.key).await {
                         Ok(known) => known,
-                        Err(error) => match self.turn_away(&line, error, messages, answers).await {
+                        Err(error) => match self.turn_away(whole, error, messages, answers).await {
                             Some(ending) => return ending,
                             None => continue,
                         },
                     };
-                    let caller = Caller { principal, persona, client: Client::default(), received_at };
-                    match messages.take(&line, caller).await {
+                    let transport = Transport::Stdio;
+                    let (client, route) = (Client::default(), ROUTE.to_owned());
+                    let caller = Caller { principal, persona, client, received_at, transport, route };
+                    let step = match whole {
+                        Some(line) => messages.take(line, caller).await,
+                        None => messages.too_long(self.stdio.limits.line_bytes_max, &caller).await,
+                    };
+                    match step {
                         Step::Silent => None,
                         Step::Answer(answer) => Some(answer),
                         Step::Run(running) => {
@@ -262,37 +272,25 @@ impl Connection {
     /// Says why a message is not served; gives how the stream ends, if it does.
     async fn turn_away(
         &self,
-        line: &[u8],
+        line: Option<&[u8]>,
         error: AuthError,
         messages: &StdioStream,
         answers: &mpsc::Sender<Bytes>,
     ) -> Option<Ending> {
-        let (status, code, message, category, ends) = match error {
-            AuthError::Unauthenticated { code, message } => {
-                messages.refused(code, &self.principal);
-                (StatusCode::UNAUTHORIZED, code, message, Category::Auth, true)
+        let (refusal, ends) = match error {
+            AuthError::Unauthenticated(refusal) => {
+                messages.refused(refusal.reason, &self.principal);
+                (refusal, true)
             }
-            AuthError::Unavailable { code, message, .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, code, message, Category::Upstream, false)
-            }
+            AuthError::Unavailable { refusal, .. } => (refusal, false),
         };
-        if let Outline::Request { id, .. } = Outline::read(line) {
-            let hint = "An operator makes keys with `annals key create`, and /readyz says what is not well.";
-            let refusal = mcp::Refusal { code, category, message: &message, hint };
-            if let Some(answer) = mcp::refusal_of(&id, status, &refusal) {
-                drop(answers.send(answer).await);
-            }
+        if let Some(Outline::Request { id, .. }) = line.map(Outline::read)
+            && let Some(answer) = mcp::refusal_of(&id, &refusal)
+        {
+            drop(answers.send(answer).await);
         }
-        ends.then_some(Ending::Refused(message))
+        ends.then_some(Ending::Refused(refusal.message))
     }
-}
-
-fn too_long(bytes_max: usize) -> Option<Bytes> {
-    let message = format!("The line is over the limit of {bytes_max} bytes.");
-    let category = Category::RateLimit;
-    let refusal =
-        mcp::Refusal { code: "body_too_large", category, message: &message, hint: "Send less at once." };
-    mcp::refusal(StatusCode::PAYLOAD_TOO_LARGE, &refusal).body
 }
 
 /// Writes answers, each on a line, until there are no more; `broken` fires when the process does not take them.

@@ -10,17 +10,20 @@ use uuid::Uuid;
 
 use super::flood::FloodLimits;
 use super::keys::{KeyRecord, Keys, Lookup};
-use super::refusals::{Refusals, Unauthenticated};
+use super::refusals::{Refusals, Unknown};
 use super::{Persona, Personas, Principal};
 use crate::base::{clip, planted, sha256};
 use crate::dispatch::{self, Client};
 use crate::event::{AuditQueried, AuthFailed, AuthMethod, Facts, Personal};
-use crate::log::{Lanes, RecordError, Refusal};
+use crate::log::{Lanes, RecordError};
+use crate::refusal::{Place, Reason, Recorded, Refusal};
 
 /// The longest credential that is looked at, bytes.
 const CREDENTIAL_BYTES_MAX: usize = 512;
 const ROUTE_BYTES_MAX: usize = 128;
+const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 const QUERY_BYTES_MAX: usize = 8 * 1024;
+const UNAVAILABLE_HINT: &str = "Try again later; /readyz says what is not well.";
 
 /// What a request presents.
 #[derive(Debug, Clone, Copy)]
@@ -29,30 +32,34 @@ pub struct Presented<'a> {
     pub authorization: Option<&'a [u8]>,
     /// The `X-API-Key` header.
     pub api_key: Option<&'a [u8]>,
-    /// Method and path.
-    pub route: &'a str,
-    /// `mcp` or `rest`.
-    pub source: &'static str,
+    /// Where they are presented.
+    pub place: Place<'a>,
     /// What is known of the peer.
     pub client: &'a Client,
+}
+
+/// A refusal to somebody who is not known, or not any more.
+#[derive(Debug, Clone, Copy)]
+pub struct Unauthenticated<'a> {
+    /// Why; its row says whether it is `auth.failed` or `request.refused`.
+    pub refusal: &'a Refusal,
+    /// Where.
+    pub place: Place<'a>,
+    /// What is known of the peer; its address decides the partition.
+    pub client: &'a Client,
+    /// The key that was presented, when it is one of ours and is refused.
+    pub key: Option<&'a KeyRecord>,
 }
 
 /// No principal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthError {
     /// Bad or no credentials; `auth.failed` is durable, or counts it soon.
-    Unauthenticated {
-        /// `missing`, `malformed`, `unknown`, `revoked`, `expired`, `unmapped`.
-        code: &'static str,
-        /// For the caller.
-        message: String,
-    },
+    Unauthenticated(Refusal),
     /// It cannot be decided, or the refusal cannot be recorded, now.
     Unavailable {
-        /// `keys_loading`, `log_unavailable`.
-        code: &'static str,
-        /// For the caller.
-        message: String,
+        /// `keys_loading`, which is recorded, or `log_unavailable`.
+        refusal: Refusal,
         /// Seconds.
         retry_after_s: u32,
     },
@@ -62,16 +69,11 @@ pub enum AuthError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditAccess {
     /// The persona may not; recorded.
-    Forbidden {
-        /// For the caller.
-        message: String,
-    },
+    Forbidden(Refusal),
     /// The reading cannot be recorded now, so nothing is read.
     Unavailable {
         /// `log_unavailable`.
-        code: &'static str,
-        /// For the caller.
-        message: String,
+        refusal: Refusal,
         /// Seconds.
         retry_after_s: u32,
     },
@@ -98,8 +100,14 @@ pub enum KeyEnd {
     Expired,
 }
 
+impl<'a> Presented<'a> {
+    fn refused(self, refusal: &'a Refusal, key: Option<&'a KeyRecord>) -> Unauthenticated<'a> {
+        Unauthenticated { refusal, place: self.place, client: self.client, key }
+    }
+}
+
 struct Refused {
-    code: &'static str,
+    reason: Reason,
     key: Option<Box<KeyRecord>>,
 }
 
@@ -129,20 +137,6 @@ impl Auth {
         self.refusals.close_windows(stop).await;
     }
 
-    /// Records that a caller nobody knows was refused: durable when this returns or, in a flood, counted in an event that
-    /// follows within the window. `personal` goes into an event of its own only.
-    ///
-    /// # Errors
-    /// [`RecordError`]: the log does not accept, and nothing is counted.
-    pub async fn refuse_unauthenticated(
-        &self,
-        client: &Client,
-        what: Unauthenticated,
-        personal: &Personal,
-    ) -> Result<(), RecordError> {
-        self.refusals.record(client.ip.as_deref(), what, personal).await
-    }
-
     /// The principal and persona behind the credentials.
     ///
     /// # Errors
@@ -154,19 +148,20 @@ impl Auth {
         let refused = match credential(presented).map(|key| self.principal(key)) {
             Ok(Ok(Some(principal))) => match self.personas.of(&principal.roles) {
                 Some(persona) => return Ok((Arc::new(principal), Arc::clone(persona))),
-                None => Refused { code: "unmapped", key: None },
+                None => Refused { reason: Reason::RolesUnmapped, key: None },
             },
             Ok(Ok(None)) => {
-                return Err(AuthError::Unavailable {
-                    code: "keys_loading",
-                    message: "The server cannot tell yet whether this key is known.".into(),
-                    retry_after_s: 1,
-                });
+                let message = "The server cannot tell yet whether this key is known.";
+                let refusal = Refusal::new(Reason::KeysLoading, message, UNAVAILABLE_HINT);
+                self.refuse_unauthenticated(presented.refused(&refusal, None)).await?;
+                return Err(AuthError::Unavailable { refusal, retry_after_s: 1 });
             }
             Ok(Err(refused)) | Err(refused) => refused,
         };
-        self.record_failure(presented, &refused).await?;
-        Err(AuthError::Unauthenticated { code: refused.code, message: message_of(refused.code).into() })
+        let hint = "An operator makes keys with `annals key create`.";
+        let refusal = Refusal::new(refused.reason, message_of(refused.reason), hint);
+        self.refuse_unauthenticated(presented.refused(&refusal, refused.key.as_deref())).await?;
+        Err(AuthError::Unauthenticated(refusal))
     }
 
     /// `None` while the keys are not loaded.
@@ -179,14 +174,14 @@ impl Auth {
         }
         let record = match self.keys.lookup(&hash) {
             Lookup::Known(record) => record,
-            Lookup::Unknown => return Err(Refused { code: "unknown", key: None }),
+            Lookup::Unknown => return Err(Refused { reason: Reason::KeyUnknown, key: None }),
             Lookup::NotLoaded => return Ok(None),
         };
         if record.revoked {
-            return Err(Refused { code: "revoked", key: Some(Box::new(record)) });
+            return Err(Refused { reason: Reason::KeyRevoked, key: Some(Box::new(record)) });
         }
         if record.expires_at.is_some_and(|end| end <= self.lanes.clock().now()) {
-            return Err(Refused { code: "expired", key: Some(Box::new(record)) });
+            return Err(Refused { reason: Reason::KeyExpired, key: Some(Box::new(record)) });
         }
         Ok(Some(Principal {
             subject_id: record.subject_id,
@@ -214,25 +209,30 @@ impl Auth {
         self.keys.changes()
     }
 
-    async fn record_failure(&self, presented: Presented<'_>, refused: &Refused) -> Result<(), AuthError> {
-        if planted::armed("auth_failed_unrecorded") {
+    /// Puts a refusal to somebody unknown on the record, in the form that its row says: durable when this returns or, in a
+    /// flood, counted in an event that follows within the window. Every such refusal, of credentials and of what comes
+    /// before them, is recorded here and nowhere else.
+    ///
+    /// # Errors
+    /// [`AuthError::Unavailable`] when the log does not take it; nothing is counted then.
+    pub async fn refuse_unauthenticated(&self, refused: Unauthenticated<'_>) -> Result<(), AuthError> {
+        let reason = refused.refusal.reason;
+        let Some(what) = facts_of(&refused) else { return Ok(()) };
+        let is_request = matches!(what, Unknown::Request(_));
+        let skipped =
+            planted::armed(if is_request { "request_refused_unrecorded" } else { "auth_failed_unrecorded" });
+        if skipped || !reason.is_recorded() {
             return Ok(());
         }
-        let what = Unauthenticated::Login(AuthFailed {
-            reason: refused.code.into(),
-            key_id: refused.key.as_ref().map(|key| key.key_id),
-            source: presented.source.into(),
-            route: clip(presented.route, ROUTE_BYTES_MAX).to_owned(),
-            count: 1,
-            window: None,
-        });
         let personal = Personal {
-            user_name: refused.key.as_ref().map(|key| key.user_name.clone()),
-            ..peer(presented.client)
+            user_name: refused.key.map(|key| key.user_name.clone()),
+            error_message: is_request.then(|| clip(&refused.refusal.message, MESSAGE_BYTES_MAX).to_owned()),
+            ..peer(refused.client)
         };
-        self.refuse_unauthenticated(presented.client, what, &personal).await.map_err(|cause| {
-            let (code, message, retry_after_s) = self.log_unavailable(&cause);
-            AuthError::Unavailable { code, message, retry_after_s }
+        let recorded = self.refusals.record(refused.client.ip.as_deref(), what, &personal).await;
+        recorded.map_err(|cause| {
+            let (refusal, retry_after_s) = self.log_unavailable(&cause);
+            AuthError::Unavailable { refusal, retry_after_s }
         })
     }
 
@@ -260,21 +260,24 @@ impl Auth {
             Personal { user_name: Some(principal.user_name.clone()), query: bounded(query), ..peer(client) };
         if !planted::armed("audit_read_unrecorded") {
             record(&self.lanes, &principal.subject_id, &facts, &personal).await.map_err(|cause| {
-                let (code, message, retry_after_s) = self.log_unavailable(&cause);
-                AuditAccess::Unavailable { code, message, retry_after_s }
+                let (refusal, retry_after_s) = self.log_unavailable(&cause);
+                AuditAccess::Unavailable { refusal, retry_after_s }
             })?;
         }
         if persona.reads_audit {
             return Ok(());
         }
-        Err(AuditAccess::Forbidden { message: format!("Persona {:?} may not read the audit.", persona.name) })
+        let message = format!("Persona {:?} may not read the audit.", persona.name);
+        let hint = "The operator can set `reads_audit` on a persona of your key's roles.";
+        Err(AuditAccess::Forbidden(Refusal::new(Reason::AuditNotAllowed, message, hint)))
     }
 
-    fn log_unavailable(&self, cause: &RecordError) -> (&'static str, String, u32) {
+    fn log_unavailable(&self, cause: &RecordError) -> (Refusal, u32) {
         if let Some(decisions) = self.unrecorded.one_more(self.lanes.clock().monotonic()) {
             tracing::warn!(cause = %cause, decisions, "what could not be recorded is not answered");
         }
-        ("log_unavailable", "The audit log does not accept, so nothing is decided.".into(), 5)
+        let message = "The audit log does not accept, so nothing is decided.";
+        (Refusal::new(Reason::LogUnavailable, message, UNAVAILABLE_HINT), 5)
     }
 }
 
@@ -288,12 +291,12 @@ pub(super) async fn record(
     let event = lanes
         .draft()
         .build(lanes.clock().now(), key, facts, personal)
-        .map_err(|error| RecordError::Refused(Refusal::Failed(error.to_string())))?;
+        .map_err(|error| RecordError::Refused(crate::log::Refusal::Failed(error.to_string())))?;
     lanes.record(event).await.map(|_| ())
 }
 
 fn credential(presented: Presented<'_>) -> Result<&[u8], Refused> {
-    let malformed = || Refused { code: "malformed", key: None };
+    let malformed = || Refused { reason: Reason::CredentialsMalformed, key: None };
     let bearer = match presented.authorization {
         None => None,
         Some(header) => {
@@ -305,7 +308,7 @@ fn credential(presented: Presented<'_>) -> Result<&[u8], Refused> {
         }
     };
     let key = match (bearer, presented.api_key.map(<[u8]>::trim_ascii)) {
-        (None, None) => return Err(Refused { code: "missing", key: None }),
+        (None, None) => return Err(Refused { reason: Reason::CredentialsMissing, key: None }),
         (Some(key), None) | (None, Some(key)) => key,
         (Some(one), Some(other)) if one == other => one,
         (Some(_), Some(_)) => return Err(malformed()),
@@ -316,15 +319,15 @@ fn credential(presented: Presented<'_>) -> Result<&[u8], Refused> {
     Ok(key)
 }
 
-fn message_of(code: &str) -> &'static str {
-    match code {
-        "missing" => "No API key: send Authorization: Bearer KEY, or X-API-Key: KEY.",
-        "malformed" => {
+fn message_of(reason: Reason) -> &'static str {
+    match reason {
+        Reason::CredentialsMissing => "No API key: send Authorization: Bearer KEY, or X-API-Key: KEY.",
+        Reason::CredentialsMalformed => {
             "The credentials are malformed: send Authorization: Bearer KEY, or X-API-Key: KEY, not both."
         }
-        "revoked" => "The API key was revoked.",
-        "expired" => "The API key has expired.",
-        "unmapped" => "No persona is configured for the roles of this API key.",
+        Reason::KeyRevoked => "The API key was revoked.",
+        Reason::KeyExpired => "The API key has expired.",
+        Reason::RolesUnmapped => "No persona is configured for the roles of this API key.",
         _ => "The API key is not known.",
     }
 }
@@ -357,6 +360,31 @@ fn bounded(query: &serde_json::Value) -> Option<Box<RawValue>> {
     RawValue::from_string(format!("{{\"omitted_bytes\":{}}}", raw.get().len())).ok()
 }
 
+/// `None` for reasons that have their event from elsewhere.
+fn facts_of(refused: &Unauthenticated<'_>) -> Option<Unknown> {
+    let reason = refused.refusal.reason;
+    match reason.row().recorded {
+        Recorded::AuthFailed => Some(Unknown::Login(AuthFailed {
+            reason: reason.code().into(),
+            key_id: refused.key.map(|key| key.key_id),
+            source: refused.place.surface.as_str().into(),
+            route: clip(refused.place.route, ROUTE_BYTES_MAX).to_owned(),
+            count: 1,
+            window: None,
+        })),
+        Recorded::Request | Recorded::Message => {
+            Some(Unknown::Request(reason.request_refused(&refused.place)))
+        }
+        Recorded::Denied
+        | Recorded::Failed
+        | Recorded::DeniedOrFailed
+        | Recorded::TimedOut
+        | Recorded::Cancelled
+        | Recorded::AuditQueried
+        | Recorded::Nothing(_) => None,
+    }
+}
+
 /// The principal of the command line on the server's own socket or data directory.
 #[must_use]
 pub fn local_principal() -> Principal {
@@ -373,19 +401,20 @@ pub fn local_principal() -> Principal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Transport;
+    use crate::refusal::Surface;
 
     fn code(authorization: Option<&str>, api_key: Option<&str>) -> Result<String, &'static str> {
         let client = Client::default();
         let presented = Presented {
             authorization: authorization.map(str::as_bytes),
             api_key: api_key.map(str::as_bytes),
-            route: "POST /mcp",
-            source: "mcp",
+            place: Place { route: "POST /mcp", surface: Surface::Mcp, transport: Transport::Http },
             client: &client,
         };
         credential(presented)
             .map(|key| String::from_utf8(key.to_vec()).unwrap())
-            .map_err(|refused| refused.code)
+            .map_err(|refused| refused.reason.code())
     }
 
     #[test]

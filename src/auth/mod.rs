@@ -12,10 +12,9 @@ mod store;
 
 pub use flood::FloodLimits;
 pub use follow::follow;
-pub use gate::{AuditAccess, Auth, AuthError, KeyEnd, Presented, local_principal};
+pub use gate::{AuditAccess, Auth, AuthError, KeyEnd, Presented, Unauthenticated, local_principal};
 pub use keys::{KEY_PREFIX, KeyRecord, Keys, Lookup, mint};
 pub use persona::{Globs, Persona, PersonaError, Personas};
-pub use refusals::Unauthenticated;
 pub use store::{Created, KeyError, KeyStore, Listed, NewKey, list_adoptable, list_keys};
 
 use uuid::Uuid;

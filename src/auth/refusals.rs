@@ -26,7 +26,7 @@ const EVENT_BYTES: u64 = 1_024;
 
 /// What is refused to somebody unknown, as the facts of one event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Unauthenticated {
+pub(super) enum Unknown {
     /// Bad or no credentials. `reason` and `source` are what is counted together.
     Login(AuthFailed),
     /// Another refusal before anybody is known. All but route, method, id and the caller is counted together, so it
@@ -34,7 +34,7 @@ pub enum Unauthenticated {
     Request(RequestRefused),
 }
 
-impl Unauthenticated {
+impl Unknown {
     /// Without what differs from one to the next.
     fn counted(self) -> Self {
         let route = MANY_ROUTES.to_owned();
@@ -84,7 +84,7 @@ struct Metrics {
 /// See the module.
 pub(super) struct Refusals {
     lanes: Arc<Lanes>,
-    flood: Flood<Unauthenticated>,
+    flood: Flood<Unknown>,
     opened: Notify,
     metrics: Metrics,
 }
@@ -112,7 +112,7 @@ impl Refusals {
     pub(super) async fn record(
         &self,
         ip: Option<&str>,
-        what: Unauthenticated,
+        what: Unknown,
         personal: &Personal,
     ) -> Result<(), RecordError> {
         let source = Source::of(ip);
@@ -154,11 +154,11 @@ impl Refusals {
         self.tell_counted(self.flood.close()).await;
     }
 
-    async fn tell_counted(&self, taken: Vec<(Unauthenticated, Tally)>) {
+    async fn tell_counted(&self, taken: Vec<(Unknown, Tally)>) {
         join_all(taken.into_iter().map(|(what, tally)| self.tell_one_count(what, tally))).await;
     }
 
-    async fn tell_one_count(&self, what: Unauthenticated, tally: Tally) {
+    async fn tell_one_count(&self, what: Unknown, tally: Tally) {
         let facts = what.clone().of(tally.count, tally.window()).facts();
         match record(&self.lanes, MANY_SOURCES, &facts, &Personal::default()).await {
             Ok(()) => {}

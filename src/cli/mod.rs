@@ -5,6 +5,7 @@ mod backup;
 mod config;
 mod key;
 mod log;
+mod refusals;
 mod restore;
 mod schemas;
 mod serve;
@@ -77,6 +78,8 @@ enum Command {
     Config(config::ConfigCommand),
     /// Writes the JSON Schemas of the events.
     Schemas(schemas::SchemasArgs),
+    /// Writes the table of events and refusals, in Markdown.
+    Refusals(refusals::RefusalsArgs),
 }
 
 /// Which parts of the platform a process runs.
@@ -199,6 +202,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Restore(args) => restore::run(&cli.common, &args).await,
         Command::Config(command) => config::run(&cli.common, &command),
         Command::Schemas(args) => schemas::run(&args),
+        Command::Refusals(args) => refusals::run(&args),
     }
 }
 

@@ -14,6 +14,7 @@ use super::Inner;
 use super::record::{CallRecord, Ending};
 use crate::base::{Category, planted};
 use crate::log::{RecordError, Refusal};
+use crate::refusal::Reason;
 use crate::tools::{ToolError, ToolResult};
 
 /// How long a tool may take to wind down after it was told to stop; then it is dropped.
@@ -85,16 +86,15 @@ async fn wind_down(inner: &Inner, run: Caught) -> Option<After> {
 fn of(given: Result<Result<ToolResult, ToolError>, Box<dyn Any + Send>>) -> Option<After> {
     match given {
         Ok(Ok(result)) => Some(After::Completed(result)),
-        Ok(Err(error)) if error.category == Category::Cancelled => None,
+        Ok(Err(error)) if error.category() == Category::Cancelled => None,
         Ok(Err(error)) => Some(After::Failed(error)),
-        Err(_) => Some(After::Failed(ToolError::internal("panic"))),
+        Err(_) => Some(After::Failed(ToolError::internal(Reason::Panic))),
     }
 }
 
 fn dropped() -> ToolError {
     ToolError::new(
-        Category::Internal,
-        "tool_dropped",
+        Reason::ToolDropped,
         "The tool did not stop when it was told to, and was dropped; it may have had an effect.",
         "Check the effect before you repeat the call.",
     )

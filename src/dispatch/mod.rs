@@ -9,6 +9,7 @@ mod purpose;
 mod rate;
 mod record;
 mod refusals;
+mod refuse;
 mod run;
 mod session;
 mod unrecorded;
@@ -16,6 +17,7 @@ mod unrecorded;
 pub use limits::Limits;
 pub use metrics::Metrics;
 pub(crate) use refusals::Refusals;
+pub use refuse::{RefusedRequest, UnrecordedRefusal};
 pub use session::SessionUnrecorded;
 pub use unrecorded::{Unrecorded, UnrecordedCall};
 

@@ -3,6 +3,7 @@
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 
 /// The most characters a purpose may have.
@@ -21,8 +22,8 @@ pub(super) fn split(arguments: Option<&RawValue>) -> Result<Split, ToolError> {
         return Ok(Split { arguments: empty(), purpose: None });
     };
     let Entries(entries) = serde_json::from_str(arguments.get()).map_err(|_| {
-        ToolError::validation(
-            "arguments_not_an_object",
+        ToolError::new(
+            Reason::ArgumentsNotObject,
             "The arguments are not a JSON object.",
             "Send \"arguments\" as an object, {} when there are none.",
         )
@@ -34,22 +35,18 @@ pub(super) fn split(arguments: Option<&RawValue>) -> Result<Split, ToolError> {
     let raw = entries[at].1;
     let purpose = if raw.get() == "null" { None } else { Some(read(raw)?) };
     if entries.iter().skip(at + 1).any(|(key, _)| key == "purpose") {
-        return Err(ToolError::validation("purpose_twice", "\"purpose\" is given twice.", "Give it once."));
+        return Err(ToolError::new(Reason::PurposeTwice, "\"purpose\" is given twice.", "Give it once."));
     }
     Ok(Split { arguments: join(entries.iter().filter(|(key, _)| key != "purpose")), purpose })
 }
 
 fn read(raw: &RawValue) -> Result<String, ToolError> {
     let purpose: String = serde_json::from_str(raw.get()).map_err(|_| {
-        ToolError::validation(
-            "purpose_not_text",
-            "\"purpose\" is not a string.",
-            "Give one sentence of text.",
-        )
+        ToolError::new(Reason::PurposeNotText, "\"purpose\" is not a string.", "Give one sentence of text.")
     })?;
     if purpose.chars().count() > PURPOSE_CHARS_MAX {
-        return Err(ToolError::validation(
-            "purpose_too_long",
+        return Err(ToolError::new(
+            Reason::PurposeTooLong,
             format!("\"purpose\" has over {PURPOSE_CHARS_MAX} characters."),
             "Give one sentence.",
         ));
@@ -130,8 +127,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let code = |text: &str| split(Some(&raw(text))).unwrap_err().code;
-        assert_eq!(code("[1]"), "arguments_not_an_object");
+        let code = |text: &str| split(Some(&raw(text))).unwrap_err().code();
+        assert_eq!(code("[1]"), "arguments_not_object");
         assert_eq!(code(r#"{"purpose":5}"#), "purpose_not_text");
         assert_eq!(code(r#"{"purpose":"a","purpose":"b"}"#), "purpose_twice");
         assert_eq!(code(&format!(r#"{{"purpose":"{}"}}"#, "x".repeat(1_001))), "purpose_too_long");

@@ -16,8 +16,9 @@ use uuid::Uuid;
 
 use super::Limits;
 use crate::auth::Principal;
-use crate::base::{Category, Clock, planted};
+use crate::base::{Clock, planted};
 use crate::event::AuthMethod;
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 
 /// How often idle keys are forgotten.
@@ -119,7 +120,7 @@ impl Limiter {
         let seconds = u32::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX).max(1);
         let Limits { calls_per_minute, calls_burst, .. } = self.limits;
         Err(self.refused(
-            "rate_limited",
+            Reason::RateLimited,
             format!("This API key may make {calls_per_minute} calls a minute, {calls_burst} at once."),
             format!(
                 "Retry in {seconds} s. The operator can raise limits.calls_per_minute and limits.calls_burst."
@@ -149,16 +150,16 @@ impl Limiter {
 
     fn too_many(&self, max: usize, what: &str, setting: &str) -> ToolError {
         self.refused(
-            "too_many_calls",
+            Reason::TooManyCalls,
             format!("{max} {what} run already."),
             format!("Retry in a second; the operator can raise limits.{setting}."),
             RETRY_RUNNING_S,
         )
     }
 
-    fn refused(&self, code: &'static str, message: String, hint: String, retry_after_s: u32) -> ToolError {
+    fn refused(&self, reason: Reason, message: String, hint: String, retry_after_s: u32) -> ToolError {
         self.limited.inc();
-        ToolError::new(Category::RateLimit, code, message, hint).retry_after(retry_after_s)
+        ToolError::new(reason, message, hint).retry_after(retry_after_s)
     }
 
     fn sweep(&self, now: Instant) {
@@ -222,7 +223,7 @@ mod tests {
     }
 
     fn refused(result: Result<(), ToolError>) -> Option<(&'static str, Option<u32>)> {
-        result.err().map(|error| (error.code, error.retry_after_s))
+        result.err().map(|error| (error.code(), error.retry_after_s))
     }
 
     #[test]
@@ -292,7 +293,7 @@ mod tests {
         let message = |entered: Result<Place, ToolError>| entered.err().map(|error| error.message);
         let (first, _second) = (limiter.enter(&ann).unwrap(), limiter.enter(&ann).unwrap());
         let error = limiter.enter(&ann).err().unwrap();
-        assert_eq!((error.code, error.retry_after_s), ("too_many_calls", Some(1)));
+        assert_eq!((error.code(), error.retry_after_s), ("too_many_calls", Some(1)));
         assert_eq!(error.message, "2 calls of this API key run already.");
         let bobs = limiter.enter(&bob).unwrap();
         assert_eq!(message(limiter.enter(&bob)), Some("3 calls run already.".into()));

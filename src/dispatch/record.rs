@@ -133,7 +133,7 @@ impl CallRecord {
             response_chars: result.map_or(0, |result| characters(&result.structured)),
             content_blocks: u32::from(result.is_some()),
             result_sha256: result.map(|result| sha256_hex(&result.structured)),
-            error: error.map(|error| Failure { category: error.category, code: error.code.to_owned() }),
+            error: error.map(|error| Failure { category: error.category(), code: error.code().to_owned() }),
             effect,
         };
         let facts = Facts::Terminal(kind, Terminal { call: self.call.clone(), authorized, outcome });

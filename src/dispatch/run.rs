@@ -14,12 +14,13 @@ use super::late::{self, Winding};
 use super::purpose;
 use super::rate::Place;
 use super::record::{CallRecord, Ending, OUTCOME_EXTRA_BYTES};
-use super::{Answer, CallRequest, Dispatch, Inner, Limits, UnrecordedCall};
+use super::{Answer, CallRequest, Dispatch, Inner, Limits, UnrecordedCall, UnrecordedRefusal};
 use crate::auth::Persona;
-use crate::base::{Category, clip, nearest, planted};
+use crate::base::{clip, nearest, planted};
 use crate::event::TopicPartition;
 use crate::log::{Receipt, RecordError, Refusal, Reservation};
-use crate::tools::{CallContext, Prepared, Tool, ToolError, ToolResult};
+use crate::refusal::Reason;
+use crate::tools::{CallContext, Prepared, Tool, ToolError, ToolResult, schema};
 
 type Run = BoxFuture<'static, Result<ToolResult, ToolError>>;
 
@@ -29,11 +30,14 @@ pub(super) async fn call(dispatch: &Dispatch, request: CallRequest) -> Answer {
 
 pub(super) async fn refuse(dispatch: &Dispatch, request: CallRequest, error: ToolError) -> Answer {
     own_task(dispatch, async move |inner: Arc<Inner>| {
-        let raw = request
-            .arguments
-            .clone()
-            .unwrap_or_else(|| serde_json::value::RawValue::from_string("{}".into()).expect("{} is JSON"));
-        let record = CallRecord::new(&request, &raw, None, None, None, &inner.limits);
+        // What can be read of the arguments is recorded, though nobody was asked about them.
+        let split = purpose::split(request.arguments.as_deref()).unwrap_or_else(|_| purpose::Split {
+            arguments: request.arguments.clone().unwrap_or_default(),
+            purpose: None,
+        });
+        let definition = inner.toolbox.get(&request.tool).map(|tool| tool.definition());
+        let limits = &inner.limits;
+        let record = CallRecord::new(&request, &split.arguments, split.purpose, definition, None, limits);
         deny(&inner, &record, error).await
     })
     .await
@@ -50,7 +54,7 @@ where
         Err(error) => {
             // Only a bug of this module gets here: tools' panics are caught below.
             tracing::error!(error = %error, "the task of a call ended without an answer");
-            Answer::OutcomeUnrecorded(ToolError::internal("call_task_lost"))
+            Answer::OutcomeUnrecorded(ToolError::internal(Reason::CallTaskLost))
         }
     }
 }
@@ -124,11 +128,12 @@ fn parse(
     persona: &Persona,
 ) -> Result<Box<dyn Prepared>, ToolError> {
     let read = || {
-        let mut prepared = tool.parse(arguments)?;
+        let mut prepared = schema::read(tool, arguments)?;
         prepared.resolve(persona)?;
         Ok(prepared)
     };
-    std::panic::catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(ToolError::internal("panic")))
+    std::panic::catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(ToolError::internal(Reason::Panic)))
 }
 
 async fn deny(inner: &Inner, record: &CallRecord, error: ToolError) -> Answer {
@@ -194,8 +199,7 @@ fn end_unstarted(inner: &Inner, record: &CallRecord, room: Reservation) {
         return;
     }
     let error = ToolError::new(
-        Category::Internal,
-        "log_unavailable",
+        Reason::LogUnavailable,
         "The audit log did not take the call in time; nothing was run.",
         "Retry later.",
     );
@@ -253,13 +257,13 @@ async fn drive(
                 Ok(Err(error)) => Ended::Failed(error),
                 Err(_) => {
                     tracing::error!(tool.name = %request.tool, call.id = %request.call_id, "a tool panicked");
-                    Ended::Failed(ToolError::internal("panic"))
+                    Ended::Failed(ToolError::internal(Reason::Panic))
                 }
             };
             return (ended, None);
         }
-        () = request.cancel.cancelled() => Ended::Cancelled(cancelled("cancelled_by_caller")),
-        () = inner.tasks.cancel_token().cancelled() => Ended::Cancelled(cancelled("shutting_down")),
+        () = request.cancel.cancelled() => Ended::Cancelled(cancelled(Reason::CancelledByCaller)),
+        () = inner.tasks.cancel_token().cancelled() => Ended::Cancelled(cancelled(Reason::CancelledByShutdown)),
         () = tokio::time::sleep(left) => Ended::TimedOut(timed_out(inner.limits.call_timeout)),
     };
     cancel.cancel();
@@ -321,56 +325,51 @@ fn unrecorded(inner: &Inner, call_id: Uuid, target: TopicPartition, cause: &str)
         tracing::warn!(call.id = %call_id, "too many such calls; this one is closed at the next start");
     }
     Answer::OutcomeUnrecorded(ToolError::new(
-        Category::Internal,
-        "outcome_unrecorded",
+        Reason::OutcomeUnrecorded,
         "The tool ran, but its outcome could not be recorded, so its result is withheld. It may have had an effect.",
         "Check the effect before you repeat the call; give the operator the call id.",
     ))
 }
 
 fn unavailable(inner: &Inner, cause: &RecordError) -> Answer {
-    let (error, retry_after_s) = log_refuses(inner, cause);
+    let UnrecordedRefusal { error, retry_after_s } = unrecorded_refusal(inner, cause);
     Answer::Unavailable { error, retry_after_s }
 }
 
-/// What a caller is told when the log does not take an event, and after how many seconds to come again.
-pub(super) fn log_refuses(inner: &Inner, cause: &RecordError) -> (ToolError, u32) {
+/// What a caller is told instead of a decision or an event that the log did not take.
+pub(super) fn unrecorded_refusal(inner: &Inner, cause: &RecordError) -> UnrecordedRefusal {
     if let Some(refused) = inner.refusals.one_more(inner.lanes.clock().monotonic()) {
         tracing::warn!(cause = %cause, refused, "calls are refused because the log does not accept");
     }
-    let (code, message, retry_after_s) = match cause {
-        RecordError::Refused(Refusal::Busy) => ("log_busy", "The audit log is busy; nothing was run.", 1),
+    let (reason, message, retry_after_s) = match cause {
+        RecordError::Refused(Refusal::Busy) => {
+            (Reason::LogBusy, "The audit log is busy; nothing was run.", 1)
+        }
         RecordError::Refused(Refusal::Full(_)) => {
-            ("log_full", "The audit log has no room; nothing was run.", 30)
+            (Reason::LogFull, "The audit log has no room; nothing was run.", 30)
         }
         RecordError::Refused(Refusal::Closed) => {
-            ("shutting_down", "The server is stopping; nothing was run.", 5)
+            (Reason::ShuttingDown, "The server is stopping; nothing was run.", 5)
         }
         RecordError::Refused(Refusal::Suspended(_)) | RecordError::Uncertain(_) => {
-            ("log_unavailable", "The audit log cannot write now; nothing was run.", 2)
+            (Reason::LogUnavailable, "The audit log cannot write now; nothing was run.", 2)
         }
         RecordError::Refused(Refusal::Failed(_)) => {
-            ("log_unavailable", "The audit log does not accept; nothing was run.", 30)
+            (Reason::LogUnavailable, "The audit log does not accept; nothing was run.", 30)
         }
     };
     let hint =
         "No call runs without its record. Retry later; the operator finds the cause in /readyz and the logs.";
-    (ToolError::new(Category::Internal, code, message, hint), retry_after_s)
+    UnrecordedRefusal { error: ToolError::new(reason, message, hint), retry_after_s }
 }
 
-fn cancelled(code: &'static str) -> ToolError {
-    ToolError::new(
-        Category::Cancelled,
-        code,
-        "The call was cancelled.",
-        "Call again when you still need the answer.",
-    )
+fn cancelled(reason: Reason) -> ToolError {
+    ToolError::new(reason, "The call was cancelled.", "Call again when you still need the answer.")
 }
 
 fn timed_out(timeout: Duration) -> ToolError {
     ToolError::new(
-        Category::Timeout,
-        "call_timed_out",
+        Reason::CallTimedOut,
         format!("The call took longer than {} ms.", timeout.as_millis()),
         "Ask for less at once, or have the operator raise limits.call_timeout_ms.",
     )
@@ -387,13 +386,12 @@ fn unknown_tool(inner: &Inner, request: &CallRequest) -> ToolError {
         None => "tools/list has all tools that you may call.".to_owned(),
     };
     let name = clip(&request.tool, 128);
-    ToolError::validation("unknown_tool", format!("There is no tool {name:?}."), hint)
+    ToolError::new(Reason::UnknownTool, format!("There is no tool {name:?}."), hint)
 }
 
 fn tool_not_allowed(request: &CallRequest) -> ToolError {
     ToolError::new(
-        Category::Authz,
-        "tool_not_allowed",
+        Reason::ToolNotAllowed,
         format!("Persona {:?} may not call {:?}.", request.persona.name, request.tool),
         "tools/list has all tools that you may call; the operator can change the persona.",
     )
@@ -401,8 +399,7 @@ fn tool_not_allowed(request: &CallRequest) -> ToolError {
 
 fn connection_not_allowed(name: &str) -> ToolError {
     ToolError::new(
-        Category::Authz,
-        "connection_not_allowed",
+        Reason::ConnectionNotAllowed,
         format!("Your persona may not reach connection {name:?}."),
         "list_connections has all that you may reach.",
     )

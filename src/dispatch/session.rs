@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use super::run::log_refuses;
-use super::{Client, Dispatch, Inner};
+use super::run::unrecorded_refusal;
+use super::{Client, Dispatch, Inner, UnrecordedRefusal};
 use crate::base::{clip, planted};
 use crate::event::{Event, Facts, Personal, SessionEnded, SessionStarted};
 use crate::log::{RecordError, Refusal};
@@ -95,6 +95,6 @@ fn built(inner: &Inner, key: &str, facts: &Facts, personal: &Personal) -> Result
 
 fn unrecorded(inner: &Inner, cause: &RecordError) -> SessionUnrecorded {
     let may_be_written = matches!(cause, RecordError::Uncertain(_));
-    let (error, retry_after_s) = log_refuses(inner, cause);
+    let UnrecordedRefusal { error, retry_after_s } = unrecorded_refusal(inner, cause);
     SessionUnrecorded { error, retry_after_s, may_be_written }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query as QueryString, State as Extract};
 use axum::http::HeaderMap;
 use axum::http::header::CACHE_CONTROL;
@@ -13,10 +13,12 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::problem::{ErrorKind, Problem};
-use super::{Peer, State, StoreState, authenticate, client_of, unavailable};
-use crate::auth::AuditAccess;
+use super::{Peer, Problem, State, StoreState, authenticate, client_of, refuse};
+use crate::auth::{AuditAccess, Persona, Principal};
+use crate::dispatch::Client;
+use crate::event::Transport;
 use crate::query::{Error, Filter};
+use crate::refusal::{Place, Reason, Refusal, Surface};
 
 /// How soon a client may ask again while the store is away, seconds.
 const STORE_RETRY_S: u32 = 5;
@@ -26,19 +28,10 @@ pub(super) async fn events(
     Extract(state): Extract<Arc<State>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    QueryString(pairs): QueryString<Vec<(String, String)>>,
-) -> Result<Response, Problem> {
-    let access = Access { state: &state, peer, headers: &headers, route: "GET /api/v1/admin/audit/events" };
-    let reader = access.authenticate().await?;
-    let filter = Filter::parse(&pairs).map_err(|error| {
-        let hint = "Parameters: limit cursor user_id tool_name toolkit_kind connection persona success event_kind \
-                    session_id trace_id start_time end_time.";
-        Problem::new(ErrorKind::BadRequest, "bad_parameter", error.to_string(), hint)
-    })?;
-    let asked = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-    access.record(&reader, "events", &Value::Object(asked)).await?;
-    access.current()?;
-    Ok(fresh(Json(state.query.events(&filter).await.map_err(problem_of)?)))
+    pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>,
+) -> Response {
+    let route = "GET /api/v1/admin/audit/events";
+    answer(&state, peer, &headers, route, async |reader: &Reader<'_>| reader.events(pairs).await).await
 }
 
 /// `GET /api/v1/admin/audit/events/{id}`
@@ -47,96 +40,116 @@ pub(super) async fn event(
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     path: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
-    let access =
-        Access { state: &state, peer, headers: &headers, route: "GET /api/v1/admin/audit/events/{id}" };
-    let reader = access.authenticate().await?;
-    let hint = "The list at /api/v1/admin/audit/events has the ids.";
-    let id = path.ok().and_then(|Path(id)| Uuid::parse_str(&id).ok());
-    let id = id.ok_or_else(|| {
-        Problem::new(ErrorKind::BadRequest, "bad_event_id", "The event's id must be a UUID.", hint)
-    })?;
-    access.record(&reader, "event", &serde_json::json!({ "id": id })).await?;
-    access.current()?;
-    let event = state.query.event(id).await.map_err(problem_of)?;
-    let event = event.ok_or_else(|| {
-        let message = format!("There is no event {id} in the store.");
-        Problem::new(ErrorKind::NotFound, "event_not_found", message, hint)
-    })?;
-    Ok(fresh(Json(event)))
+) -> Response {
+    let route = "GET /api/v1/admin/audit/events/{id}";
+    answer(&state, peer, &headers, route, async |reader: &Reader<'_>| reader.event(path).await).await
 }
 
-/// One request to read the audit.
-struct Access<'a> {
-    state: &'a State,
+/// Authenticates, reads, and refuses what cannot be read.
+async fn answer(
+    state: &State,
     peer: Option<Extension<Peer>>,
-    headers: &'a HeaderMap,
-    route: &'static str,
+    headers: &HeaderMap,
+    route: &str,
+    read: impl AsyncFnOnce(&Reader<'_>) -> Result<Response, Problem>,
+) -> Response {
+    let client = client_of(peer.map(|Extension(peer)| peer), headers);
+    let place = Place { route, surface: Surface::Rest, transport: Transport::Http };
+    let (principal, persona) = match authenticate(state, headers, place, &client).await {
+        Ok(known) => known,
+        Err(problem) => return problem.say(Surface::Rest),
+    };
+    let reader = Reader { state, principal: &principal, persona: &persona, client: &client };
+    match read(&reader).await {
+        Ok(response) => response,
+        Err(problem) => refuse::known(state, place, &principal, &persona, &client, problem).await,
+    }
 }
 
 /// Who reads.
-struct Reader {
-    principal: Arc<crate::auth::Principal>,
-    persona: Arc<crate::auth::Persona>,
-    client: crate::dispatch::Client,
+struct Reader<'a> {
+    state: &'a State,
+    principal: &'a Principal,
+    persona: &'a Persona,
+    client: &'a Client,
 }
 
-impl Access<'_> {
-    async fn authenticate(&self) -> Result<Reader, Problem> {
-        let peer = self.peer.as_ref().map(|Extension(peer)| *peer);
-        let client = client_of(peer, self.headers);
-        let (principal, persona) =
-            authenticate(self.state, self.headers, self.route, "rest", &client).await?;
-        Ok(Reader { principal, persona, client })
+impl Reader<'_> {
+    async fn events(
+        &self,
+        pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>,
+    ) -> Result<Response, Problem> {
+        let bad = |cause: String| {
+            let hint = "Parameters: limit cursor user_id tool_name toolkit_kind connection persona success event_kind \
+                        session_id trace_id start_time end_time.";
+            Problem::new(Reason::BadParameter, cause, hint)
+        };
+        let QueryString(pairs) = pairs.map_err(|rejected| bad(rejected.body_text()))?;
+        let filter = Filter::parse(&pairs).map_err(|error| bad(error.to_string()))?;
+        let asked = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+        self.record("events", &Value::Object(asked)).await?;
+        self.current()?;
+        Ok(fresh(Json(self.state.query.events(&filter).await.map_err(problem_of)?)))
+    }
+
+    async fn event(&self, path: Result<Path<String>, PathRejection>) -> Result<Response, Problem> {
+        let hint = "The list at /api/v1/admin/audit/events has the ids.";
+        let id = path.ok().and_then(|Path(id)| Uuid::parse_str(&id).ok());
+        let message = "The event's id must be a UUID.";
+        let id = id.ok_or_else(|| Problem::new(Reason::BadEventId, message, hint))?;
+        self.record("event", &serde_json::json!({ "id": id })).await?;
+        self.current()?;
+        let event = self.state.query.event(id).await.map_err(problem_of)?;
+        let event = event.ok_or_else(|| {
+            let message = format!("There is no event {id} in the store.");
+            Problem::new(Reason::EventNotFound, message, hint)
+        })?;
+        Ok(fresh(Json(event)))
     }
 
     /// Refuses when the rows stopped following the log: what is there would look like all there is.
     fn current(&self) -> Result<(), Problem> {
         match (self.state.readiness)().store {
             StoreState::LogDiverged | StoreState::LogCorrupt => {
-                let message = "The rows do not follow the log any more, so they are not shown.".to_owned();
-                Err(unavailable("store_stopped", message, STORE_RETRY_S))
+                let message = "The rows do not follow the log any more, so they are not shown.";
+                Err(unavailable(Reason::StoreStopped, message))
             }
             StoreState::Starting | StoreState::Ok | StoreState::Degraded => Ok(()),
         }
     }
 
     /// Makes the reading durable, and refuses whoever may not read.
-    async fn record(&self, reader: &Reader, view: &'static str, query: &Value) -> Result<(), Problem> {
-        let access =
-            self.state.auth.audit_access(&reader.principal, &reader.persona, view, query, &reader.client);
+    async fn record(&self, view: &'static str, query: &Value) -> Result<(), Problem> {
+        let access = self.state.auth.audit_access(self.principal, self.persona, view, query, self.client);
         access.await.map_err(|error| match error {
-            AuditAccess::Forbidden { message } => {
-                let hint = "The operator can set `reads_audit` on a persona of your key's roles.";
-                Problem::new(ErrorKind::Forbidden, "audit_not_allowed", message, hint)
-            }
-            AuditAccess::Unavailable { code, message, retry_after_s } => {
-                unavailable(code, message, retry_after_s)
+            AuditAccess::Forbidden(refusal) => refusal.into(),
+            AuditAccess::Unavailable { refusal, retry_after_s } => {
+                Problem::retry_after(refusal, retry_after_s)
             }
         })
     }
+}
+
+fn unavailable(reason: Reason, message: &str) -> Problem {
+    let hint = "Try again later; /readyz says what is not well.";
+    Problem::retry_after(Refusal::new(reason, message, hint), STORE_RETRY_S)
 }
 
 fn problem_of(error: Error) -> Problem {
     match error {
         Error::Starting | Error::Unavailable { .. } => {
             tracing::warn!(error = ?error, "the audit could not be read");
-            let message = "The audit store is not available. Recording goes on; nothing is lost.".to_owned();
-            unavailable("store_unavailable", message, STORE_RETRY_S)
+            let message = "The audit store is not available. Recording goes on; nothing is lost.";
+            unavailable(Reason::StoreUnavailable, message)
         }
         Error::Cursor(cause) => {
             let hint = "Use `next_cursor` as it was given, with the same filters, or start without one.";
-            Problem::new(
-                ErrorKind::BadRequest,
-                "bad_cursor",
-                format!("The cursor is not valid: {cause}."),
-                hint,
-            )
+            Problem::new(Reason::BadCursor, format!("The cursor is not valid: {cause}."), hint)
         }
         Error::Internal { cause } => {
             tracing::error!(error = %cause, "the audit store gave an unexpected answer");
             let hint = "Try again; when it persists, give the operator the time of this request.";
-            Problem::new(ErrorKind::Internal, "store_failed", "The audit could not be read.", hint)
+            Problem::new(Reason::StoreFailed, "The audit could not be read.", hint)
         }
     }
 }

@@ -8,7 +8,8 @@ use axum::http::header::{HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri};
 
-use super::problem::{ErrorKind, Problem};
+use super::Problem;
+use crate::refusal::Reason;
 
 /// The hosts and origins that are served.
 #[derive(Debug, Clone)]
@@ -34,7 +35,7 @@ impl Guard {
     /// Refuses what no page or client of this server would send.
     ///
     /// # Errors
-    /// A [`Problem`] of kind [`ErrorKind::Foreign`], or [`ErrorKind::BadRequest`] without any host.
+    /// A [`Problem`]: `host_not_allowed`, `origin_not_allowed`, or `host_header` without exactly one host.
     pub fn check(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> {
         let mut hosts = headers.get_all(HOST).iter().map(|value| value.to_str().unwrap_or_default());
         let host = match (hosts.next(), hosts.next(), uri.authority()) {
@@ -47,7 +48,7 @@ impl Guard {
             let hint = "Add the host to `http.allowed_hosts` in the config.";
             let message =
                 format!("This server does not answer to the host {:?}.", crate::base::clip(host, 128));
-            return Err(Problem::new(ErrorKind::Foreign, "host_not_allowed", message, hint));
+            return Err(Problem::new(Reason::HostNotAllowed, message, hint));
         }
         for origin in headers.get_all(ORIGIN) {
             let origin = origin.to_str().unwrap_or_default();
@@ -55,7 +56,7 @@ impl Guard {
                 let hint = "Add the origin to `http.allowed_origins` in the config.";
                 let origin = crate::base::clip(origin, 128);
                 let message = format!("Pages of the origin {origin:?} may not use this server.");
-                return Err(Problem::new(ErrorKind::Foreign, "origin_not_allowed", message, hint));
+                return Err(Problem::new(Reason::OriginNotAllowed, message, hint));
             }
         }
         Ok(())
@@ -84,7 +85,7 @@ impl Guard {
 
 fn bad_host(what: &str) -> Problem {
     let message = format!("The Host header is {what}.");
-    Problem::new(ErrorKind::BadRequest, "host_header", message, "Send exactly one Host header.")
+    Problem::new(Reason::HostHeader, message, "Send exactly one Host header.")
 }
 
 /// A host without the brackets of an IPv6 address.
@@ -120,7 +121,7 @@ mod tests {
         for (name, value) in pairs {
             map.append(name, value);
         }
-        guard().check(&map, &Uri::from_static("/mcp")).err().map(|problem| problem.code)
+        guard().check(&map, &Uri::from_static("/mcp")).err().map(|problem| problem.refusal.code())
     }
 
     #[test]
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(check(&[(HOST, "localhost"), (HOST, "localhost")]), Some("host_header"));
         let absolute = Uri::from_static("http://evil.example/mcp");
         let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("localhost"))]);
-        assert_eq!(guard().check(&headers, &absolute).unwrap_err().code, "host_not_allowed");
+        assert_eq!(guard().check(&headers, &absolute).unwrap_err().refusal.code(), "host_not_allowed");
     }
 
     #[test]

@@ -15,8 +15,10 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use super::routes::METRICS;
 use super::{Problem, State};
 use crate::log::Health;
+use crate::refusal::Reason;
 
 /// How the audit store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -87,9 +89,21 @@ pub(super) async fn robots() -> Response {
 /// The routes of the metrics listener: `GET /metrics` in the OpenMetrics text format.
 pub fn metrics_router(registry: Arc<Registry>) -> Router {
     Router::new()
-        .route("/metrics", get(metrics))
-        .fallback(async || Problem::no_metrics_route())
+        .route(METRICS.path, get(metrics).fallback(metrics_method))
+        .fallback(metrics_route)
         .with_state(registry)
+}
+
+async fn metrics_route() -> Response {
+    let reason = Reason::MetricsRouteNotFound;
+    Problem::new(reason, "There is nothing at this path.", "The metrics are at /metrics.")
+        .say(METRICS.surface)
+}
+
+async fn metrics_method() -> Response {
+    let message = "This path does not take this HTTP method.";
+    let problem = Problem::new(Reason::MetricsMethodNotAllowed, message, "Use GET.");
+    Problem { allow: Some(METRICS.methods), ..problem }.say(METRICS.surface)
 }
 
 async fn metrics(Extract(registry): Extract<Arc<Registry>>) -> Response {

@@ -12,13 +12,15 @@ use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
-use super::problem::{ErrorKind, Problem};
-use super::{Peer, State, authenticate, client_of};
-use crate::mcp::{Caller, method_not_allowed, names_modern};
+use super::{Peer, Problem, Route, State, authenticate, client_of, refuse, route_of};
+use crate::event::Transport;
+use crate::mcp::{Caller, allowed_methods, names_modern};
+use crate::refusal::{Place, Reason, Surface};
 
 /// Whether MCP is served at `path`.
 pub(super) fn is_endpoint(path: &str) -> bool {
-    matches!(path, "/" | "/mcp")
+    let mut routes = Route::ALL.iter().map(|route| route.served());
+    routes.any(|served| served.surface == Surface::Mcp && served.path == path)
 }
 
 /// Takes one request.
@@ -27,36 +29,47 @@ pub(super) async fn endpoint(
     peer: Option<Extension<Peer>>,
     request: Request,
 ) -> Response {
+    let received_at = state.mcp.now();
     let (parts, body) = request.into_parts();
-    let peer = peer.map(|Extension(peer)| peer);
+    let headers = &parts.headers;
     let is_post = parts.method == Method::POST;
-    // A revision without sessions has nothing to delete.
-    if !is_post && (parts.method != Method::DELETE || names_modern(&parts.headers)) {
-        return method_not_allowed(&parts.headers).into_response();
+    let route = route_of(&parts.method, &parts.uri);
+    let place = Place { route: &route, surface: Surface::Mcp, transport: Transport::Http };
+    let client = client_of(peer.map(|Extension(peer)| peer), headers);
+    if let Err(problem) =
+        check_method(&parts.method, headers).and_then(|()| check_announced_size(&state, headers))
+    {
+        return refuse::unknown(&state, place, &client, problem).await;
     }
-    let route = format!("{} {}", parts.method, parts.uri.path());
-    answer(&state, &parts.headers, &route, is_post, peer, body).await.unwrap_or_else(Problem::into_mcp)
+    let (principal, persona) = match authenticate(&state, headers, place, &client).await {
+        Ok(known) => known,
+        Err(problem) => return problem.say(Surface::Mcp),
+    };
+    let transport = Transport::Http;
+    let caller = Caller { principal, persona, client, received_at, transport, route: route.clone() };
+    if !is_post {
+        return state.mcp.delete(headers, &caller).await.into_response();
+    }
+    let body = match check_media_types(headers) {
+        Ok(()) => read(&state, body).await,
+        Err(problem) => Err(problem),
+    };
+    match body {
+        Ok(body) => state.mcp.post(headers, &body, caller).await.into_response(),
+        Err(problem) => {
+            let (principal, persona) = (&caller.principal, &caller.persona);
+            refuse::known(&state, place, principal, persona, &caller.client, problem).await
+        }
+    }
 }
 
-async fn answer(
-    state: &State,
-    headers: &HeaderMap,
-    route: &str,
-    is_post: bool,
-    peer: Option<Peer>,
-    body: Body,
-) -> Result<Response, Problem> {
-    let received_at = state.mcp.now();
-    check_announced_size(state, headers)?;
-    let client = client_of(peer, headers);
-    let (principal, persona) = authenticate(state, headers, route, "mcp", &client).await?;
-    if !is_post {
-        return Ok(state.mcp.delete(headers, &principal).await.into_response());
+fn check_method(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    // A revision without sessions has nothing to delete.
+    if method == Method::POST || (method == Method::DELETE && !names_modern(headers)) {
+        return Ok(());
     }
-    check_media_types(headers)?;
-    let body = read(state, body).await?;
-    let caller = Caller { principal, persona, client, received_at };
-    Ok(state.mcp.post(headers, &body, caller).await.into_response())
+    let (allow, hint) = allowed_methods(headers);
+    Err(Problem::method_not_allowed(allow, hint))
 }
 
 fn check_announced_size(state: &State, headers: &HeaderMap) -> Result<(), Problem> {
@@ -69,7 +82,7 @@ fn check_announced_size(state: &State, headers: &HeaderMap) -> Result<(), Proble
 
 fn too_large(bytes_max: usize) -> Problem {
     let message = format!("The body is over the limit of {bytes_max} bytes.");
-    Problem::new(ErrorKind::TooLarge, "body_too_large", message, "Send less at once.")
+    Problem::new(Reason::BodyTooLarge, message, "Send less at once.")
 }
 
 async fn read(state: &State, body: Body) -> Result<Bytes, Problem> {
@@ -79,11 +92,11 @@ async fn read(state: &State, body: Body) -> Result<Bytes, Problem> {
         Ok(Err(error)) if is_over_limit(&error) => Err(too_large(bytes_max)),
         Ok(Err(_)) => {
             let message = "The body ended before it was whole.";
-            Err(Problem::new(ErrorKind::BadRequest, "body_cut", message, "Send the request again."))
+            Err(Problem::new(Reason::BodyCut, message, "Send the request again."))
         }
         Err(_) => {
             let message = "The body did not arrive in time.";
-            Err(Problem::new(ErrorKind::BodyTimeout, "body_timeout", message, "Send the request again."))
+            Err(Problem::new(Reason::BodyTimeout, message, "Send the request again."))
         }
     }
 }
@@ -100,7 +113,7 @@ fn check_media_types(headers: &HeaderMap) -> Result<(), Problem> {
         .is_some_and(|value| essence(value).eq_ignore_ascii_case("application/json"));
     if !is_json {
         let message = "The body's Content-Type must be application/json.";
-        return Err(Problem::new(ErrorKind::MediaType, "content_type", message, "Send JSON and say so."));
+        return Err(Problem::new(Reason::ContentType, message, "Send JSON and say so."));
     }
     let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
     if accepted.peek().is_none() {
@@ -114,7 +127,7 @@ fn check_media_types(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let hint = "Send Accept: application/json, text/event-stream.";
-    Err(Problem::new(ErrorKind::NotAcceptable, "accept", "Answers are JSON, which Accept rules out.", hint))
+    Err(Problem::new(Reason::Accept, "Answers are JSON, which Accept rules out.", hint))
 }
 
 /// A media type or range without its parameters.
@@ -135,7 +148,7 @@ mod tests {
         for value in accept {
             headers.append(ACCEPT, HeaderValue::from_static(value));
         }
-        check_media_types(&headers).err().map(|problem| problem.code)
+        check_media_types(&headers).err().map(|problem| problem.refusal.code())
     }
 
     #[test]

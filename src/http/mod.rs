@@ -12,12 +12,15 @@ mod mcp;
 mod patience;
 mod problem;
 mod proxies;
+mod refuse;
+mod routes;
 mod serve;
 
 pub use guard::Guard;
 pub use health::{Readiness, StoreState, metrics_router};
-pub use problem::{ErrorKind, Problem};
+pub use problem::Problem;
 pub use proxies::{Proxies, network};
+pub use routes::{Route, routes};
 pub use serve::{ListenerLimits, Peer, serve, serve_within};
 
 use std::sync::Arc;
@@ -26,15 +29,15 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, ORIGIN, USER_AGENT};
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, Method, Uri};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::response::Response;
 
 use crate::auth::{Auth, AuthError, Persona, Presented, Principal};
 use crate::base::TraceParent;
-use crate::dispatch::Client;
+use crate::dispatch::{Client, Dispatch};
 use crate::query::Query;
+use crate::refusal::{Place, Surface};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -44,6 +47,8 @@ const USER_AGENT_BYTES_MAX: usize = 256;
 pub struct State {
     /// Answers MCP.
     pub mcp: crate::mcp::Server,
+    /// Records what is refused to somebody known.
+    pub dispatch: Arc<Dispatch>,
     /// Decides who calls.
     pub auth: Arc<Auth>,
     /// Reads the audit.
@@ -64,20 +69,15 @@ pub struct State {
 pub fn router(state: State) -> Router {
     let proxies = Arc::new(state.proxies.clone());
     let state = Arc::new(state);
-    let guarded = Router::new()
-        .route("/", any(mcp::endpoint))
-        .route("/mcp", any(mcp::endpoint))
-        .route("/api/v1/admin/audit/events", get(audit::events))
-        .route("/api/v1/admin/audit/events/{id}", get(audit::event))
-        .route("/robots.txt", get(health::robots))
-        .fallback(async || Problem::no_route())
-        .method_not_allowed_fallback(method_not_allowed)
+    let serve = |guarded: bool| {
+        let routes = Route::ALL.iter().filter(|route| route.is_guarded() == guarded);
+        routes.fold(Router::new(), |router, route| router.route(route.served().path, route.handler()))
+    };
+    let guarded = serve(true)
+        .fallback(routes::no_route)
         .layer(middleware::from_fn_with_state(Arc::clone(&state), guard_request))
         .with_state(Arc::clone(&state));
-    Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .method_not_allowed_fallback(method_not_allowed)
+    serve(false)
         .with_state(state)
         .merge(guarded)
         .layer(middleware::from_fn_with_state(proxies, proxies::resolve))
@@ -96,14 +96,17 @@ async fn guard_request(
             let origin = request.headers().get(ORIGIN).cloned();
             cors::readable(next.run(request).await, origin.as_ref())
         }
-        Err(problem) if mcp::is_endpoint(request.uri().path()) => problem.into_mcp(),
-        Err(problem) => problem.into_response(),
+        Err(problem) => {
+            let is_mcp = mcp::is_endpoint(request.uri().path());
+            let surface = if is_mcp { Surface::Mcp } else { Surface::Rest };
+            routes::refuse_unknown(&state, surface, request, problem).await
+        }
     }
 }
 
-async fn method_not_allowed() -> Problem {
-    let message = "This path does not take this HTTP method.";
-    Problem::new(ErrorKind::MethodNotAllowed, "method_not_allowed", message, "Use GET.")
+/// Method and path, as events carry them.
+fn route_of(method: &Method, uri: &Uri) -> String {
+    format!("{method} {}", uri.path())
 }
 
 /// What is known of the peer before anybody is authenticated.
@@ -129,41 +132,24 @@ fn trace_of(headers: &HeaderMap) -> Option<TraceParent> {
     }
 }
 
-/// Who calls, or why that cannot be told. `route` is the method and the path.
+/// Who calls, or why that cannot be told, which is recorded then.
 async fn authenticate(
     state: &State,
     headers: &HeaderMap,
-    route: &str,
-    source: &'static str,
+    place: Place<'_>,
     client: &Client,
 ) -> Result<(Arc<Principal>, Arc<Persona>), Problem> {
     let (authorization, api_key) = (joined(headers, &AUTHORIZATION), joined(headers, &API_KEY));
-    let presented = Presented {
-        authorization: authorization.as_deref(),
-        api_key: api_key.as_deref(),
-        route,
-        source,
-        client,
-    };
+    let presented =
+        Presented { authorization: authorization.as_deref(), api_key: api_key.as_deref(), place, client };
     let is_anonymous = authorization.is_none() && api_key.is_none();
     state.auth.authenticate(presented).await.map_err(|error| match error {
-        AuthError::Unauthenticated { code, message } => {
-            let hint = "An operator makes keys with `annals key create`.";
-            Problem {
-                challenge: Some(if is_anonymous { "Bearer" } else { "Bearer error=\"invalid_token\"" }),
-                ..Problem::new(ErrorKind::Unauthenticated, code, message, hint)
-            }
-        }
-        AuthError::Unavailable { code, message, retry_after_s } => unavailable(code, message, retry_after_s),
+        AuthError::Unauthenticated(refusal) => Problem {
+            challenge: Some(if is_anonymous { "Bearer" } else { "Bearer error=\"invalid_token\"" }),
+            ..refusal.into()
+        },
+        AuthError::Unavailable { refusal, retry_after_s } => Problem::retry_after(refusal, retry_after_s),
     })
-}
-
-fn unavailable(code: &'static str, message: String, retry_after_s: u32) -> Problem {
-    let hint = "Try again later; /readyz says what is not well.";
-    Problem {
-        retry_after_s: Some(retry_after_s),
-        ..Problem::new(ErrorKind::Unavailable, code, message, hint)
-    }
 }
 
 /// A header's values as one, so that a repeated credential is seen as the malformed one it is.

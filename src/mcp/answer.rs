@@ -1,23 +1,17 @@
 //! How a call's end looks to its caller.
 //!
 //! What the tool itself or the policy said is a tool result that the model reads (`isError`); what is wrong with the
-//! request, or with us, is a JSON-RPC error. All of them are HTTP 200, because the request was handled and clients of
+//! request, or with us, is a JSON-RPC error; the table of refusals says which. All that is decided is HTTP 200, because clients of
 //! 2025-11-25 throw the body of any other status away; only "the log does not accept" is 503, so that proxies retry.
 
-use axum::http::StatusCode;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::reply::{CallErrorData, ResultWriter, error};
-use super::{Era, Reply, code};
-use crate::base::Category;
+use super::reply::{ResultWriter, Said, refused};
+use super::{Era, Reply};
 use crate::dispatch::Answer;
+use crate::refusal::{Reason, Rpc};
 use crate::tools::{ToolError, ToolResult};
-
-/// The code that dispatch gives for a name which the caller has no tool of.
-const UNKNOWN_TOOL: &str = "unknown_tool";
-/// The code that dispatch gives when the tool panicked.
-const PANIC: &str = "panic";
 
 /// Which call is answered.
 #[derive(Debug, Clone, Copy)]
@@ -30,32 +24,36 @@ pub(super) struct Asked<'a> {
 impl Asked<'_> {
     /// The answer to a call that was run or refused by dispatch.
     pub(super) fn reply(&self, answer: &Answer) -> Reply {
+        self.reply_refused(answer, None)
+    }
+
+    /// As [`Asked::reply`]; `requested_version` is the revision that was asked for, where it is not served.
+    pub(super) fn reply_refused(&self, answer: &Answer, requested_version: Option<&str>) -> Reply {
         match answer {
             Answer::Completed(result) => self.completed(result),
-            Answer::Failed(error) | Answer::Denied(error)
-                if error.category == Category::Internal && error.code == PANIC =>
-            {
-                self.error(code::INTERNAL, error)
+            Answer::Failed(error)
+            | Answer::Denied(error)
+            | Answer::TimedOut(error)
+            | Answer::Cancelled(error)
+            | Answer::OutcomeUnrecorded(error) => self.refused(error, requested_version),
+            Answer::Unavailable { error, retry_after_s } => {
+                self.refused(error, None).retry_after(*retry_after_s)
             }
-            Answer::Denied(error) if error.code == UNKNOWN_TOOL => self.error(code::INVALID_PARAMS, error),
-            Answer::Failed(error) | Answer::Denied(error) | Answer::TimedOut(error) => self.is_error(error),
-            Answer::Cancelled(error) => self.error(code::CANCELLED, error),
-            Answer::OutcomeUnrecorded(error) => self.error(code::OUTCOME_UNRECORDED, error),
-            Answer::Unavailable { error, retry_after_s } => self.unavailable(error, *retry_after_s),
         }
     }
 
-    /// The answer to a request that was refused before it could be a call; `code` says what is wrong with it.
-    pub(super) fn reply_refused(&self, code: i64, answer: &Answer) -> Reply {
-        match answer {
-            Answer::Denied(error) => self.error(code, error),
-            other => self.reply(other),
+    fn refused(&self, refusal: &ToolError, requested_version: Option<&str>) -> Reply {
+        match refusal.row().rpc {
+            Rpc::Result => self.is_error(refusal),
+            Rpc::Error(_) | Rpc::Absent => {
+                refused(Some(self.id), &Said { refusal, call_id: Some(self.call_id), requested_version })
+            }
         }
     }
 
     fn completed(&self, result: &ToolResult) -> Reply {
         let Ok(text) = std::str::from_utf8(&result.structured) else {
-            return self.error(code::INTERNAL, &ToolError::internal("result_not_json"));
+            return self.refused(&ToolError::internal(Reason::ResultNotJson), None);
         };
         // The text repeats the structured result, with escapes.
         let mut writer = ResultWriter::new(self.era, self.id, 2 * text.len() + text.len() / 4);
@@ -77,18 +75,6 @@ impl Asked<'_> {
             Some(seconds) => reply.retry_after(seconds),
             None => reply,
         }
-    }
-
-    fn error(&self, code: i64, of_call: &ToolError) -> Reply {
-        let data = CallErrorData { error: of_call, call_id: self.call_id };
-        error(StatusCode::OK, Some(self.id), code, &of_call.message, &data)
-    }
-
-    fn unavailable(&self, of_call: &ToolError, retry_after_s: u32) -> Reply {
-        let status = StatusCode::SERVICE_UNAVAILABLE;
-        let data = CallErrorData { error: of_call, call_id: self.call_id };
-        error(status, Some(self.id), code::of_status(status), &of_call.message, &data)
-            .retry_after(retry_after_s)
     }
 }
 
@@ -127,14 +113,14 @@ mod tests {
     #[test]
     fn each_end_has_its_shape() {
         let id = RawValue::from_string("1".into()).unwrap();
-        let error = |category, code| ToolError::new(category, code, "m", "h");
-        let authz = error(Category::Authz, "tool_denied");
+        let error = |reason| ToolError::new(reason, "m", "h");
+        let authz = error(Reason::ToolNotAllowed);
         let rpc = [
-            (Answer::Failed(ToolError::internal("panic")), -32603, 200),
-            (Answer::Denied(error(Category::Validation, "unknown_tool")), -32602, 200),
-            (Answer::Cancelled(error(Category::Cancelled, "cancelled")), 1499, 200),
-            (Answer::OutcomeUnrecorded(ToolError::internal("outcome_unrecorded")), 1500, 200),
-            (Answer::Unavailable { error: error(Category::Internal, "log"), retry_after_s: 3 }, 1503, 503),
+            (Answer::Failed(ToolError::internal(Reason::Panic)), -32603, 200),
+            (Answer::Denied(error(Reason::UnknownTool)), -32602, 200),
+            (Answer::Cancelled(error(Reason::CancelledByCaller)), 1499, 200),
+            (Answer::OutcomeUnrecorded(ToolError::internal(Reason::OutcomeUnrecorded)), 1500, 200),
+            (Answer::Unavailable { error: error(Reason::LogFull), retry_after_s: 3 }, 1503, 503),
         ];
         for (answer, code, status) in rpc {
             let reply = asked(&id, Era::Modern).reply(&answer);
@@ -144,9 +130,9 @@ mod tests {
             assert!(json["error"]["data"]["code"].is_string() && json.get("result").is_none());
         }
         for answer in [
-            Answer::Failed(ToolError::internal("bug")),
+            Answer::Failed(ToolError::internal(Reason::RowNotJson)),
             Answer::Denied(authz.clone()),
-            Answer::TimedOut(error(Category::Timeout, "deadline")),
+            Answer::TimedOut(error(Reason::CallTimedOut)),
         ] {
             let reply = asked(&id, Era::Legacy).reply(&answer);
             let json = json_of(&reply);
@@ -156,8 +142,11 @@ mod tests {
                 serde_json::from_str(json["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
             assert_eq!(json["result"]["_meta"]["io.annals/error"], text);
         }
-        let reply = asked(&id, Era::Legacy).reply_refused(-32600, &Answer::Denied(authz));
-        assert_eq!(json_of(&reply)["error"]["code"], -32600);
+        let denied = Answer::Denied(error(Reason::UnsupportedVersion));
+        let reply = asked(&id, Era::Legacy).reply_refused(&denied, Some("1900-01-01"));
+        let json = json_of(&reply);
+        assert_eq!((&json["error"]["code"], reply.status.as_u16()), (&json!(-32022), 400));
+        assert_eq!(json["error"]["data"]["requested"], "1900-01-01");
     }
 
     #[test]

@@ -1,18 +1,16 @@
 //! `tools/call` and `tools/list`, as far as both revisions agree.
 
-use axum::http::StatusCode;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::Asked;
 use super::envelope::{Request, text_of};
 use super::params::{Params, Target};
-use super::reply::{ResultWriter, plain_error};
-use super::{Caller, Era, Reply, Server, code};
+use super::refuse::NotTaken;
+use super::reply::ResultWriter;
+use super::{Caller, Era, Reply, Server};
 use crate::base::{planted, uuid_v7};
 use crate::dispatch::CallRequest;
-use crate::event::Transport;
-use crate::tools::ToolError;
+use crate::refusal::Reason;
 
 /// How long a client may keep what it was told about tools, milliseconds.
 const LIST_TTL_MS: u32 = 60_000;
@@ -55,7 +53,7 @@ pub(super) fn call_request(
         request_id: request.id.get().to_owned(),
         session_id,
         protocol_version: era.version().to_owned(),
-        transport: Transport::Http,
+        transport: caller.transport,
         client: caller.client,
         cancel: CancellationToken::new(),
     }
@@ -66,20 +64,6 @@ pub(super) fn target_of_malformed<'a>(params: &Params<'a>) -> Target<'a> {
     Target { name: params.name.and_then(text_of).unwrap_or_default(), arguments: None }
 }
 
-/// Records that `call` was refused before it could be one, and says so with the JSON-RPC code `code`.
-pub(super) async fn refuse(
-    server: &Server,
-    era: Era,
-    request: &Request<'_>,
-    call: CallRequest,
-    error: ToolError,
-    code: i64,
-) -> Reply {
-    let call_id = call.call_id;
-    let answer = server.dispatch.refuse(call, error).await;
-    Asked { era, id: request.id, call_id }.reply_refused(code, &answer)
-}
-
 /// The tools that the caller may reach, by name; the same bytes each time.
 pub(super) fn list(
     server: &Server,
@@ -87,10 +71,10 @@ pub(super) fn list(
     request: &Request<'_>,
     params: &Params<'_>,
     caller: &Caller,
-) -> Reply {
+) -> Result<Reply, NotTaken> {
     if params.cursor.is_some() {
         let message = "`cursor` is unknown: the list has one page.";
-        return plain_error(StatusCode::OK, Some(request.id), code::INVALID_PARAMS, message);
+        return Err(NotTaken::new(Reason::CursorUnknown, message, "Ask without a cursor."));
     }
     let definitions = || {
         let tools = server.dispatch.toolbox().iter().map(|tool| tool.definition());
@@ -100,7 +84,7 @@ pub(super) fn list(
     let mut writer = ResultWriter::new(era, request.id, size);
     writer.raw_array("tools", definitions().map(|definition| definition.json.get().as_bytes()));
     cacheable(&mut writer, era);
-    writer.finish()
+    Ok(writer.finish())
 }
 
 /// What 2026-07-28 wants beside a result that may be kept: it depends on the caller, so only the caller may keep it.

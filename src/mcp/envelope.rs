@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::code;
+use crate::refusal::Reason;
 
 /// Nesting of one body at most: readers behind us stop at this depth, so deeper input is refused at the door.
 pub(super) const NESTING_MAX: usize = 128;
@@ -44,8 +44,8 @@ pub(super) struct Request<'a> {
 /// A body that holds no message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed {
-    /// `-32700` or `-32600`.
-    pub(super) code: i64,
+    /// Which rule it breaks.
+    pub(super) reason: Reason,
     /// What is wrong.
     pub(super) message: &'static str,
 }
@@ -76,32 +76,52 @@ pub(super) fn present<'de: 'a, 'a, D: Deserializer<'de>>(
 impl<'a> Message<'a> {
     /// Reads `body`.
     pub(super) fn read(body: &'a [u8]) -> Result<Self, Malformed> {
-        let invalid = |message| Malformed { code: code::INVALID_REQUEST, message };
-        let whole: &RawValue = serde_json::from_slice(body)
-            .map_err(|_| Malformed { code: code::PARSE_ERROR, message: "The body is not JSON." })?;
+        let invalid = |reason, message| Malformed { reason, message };
+        let whole: &RawValue =
+            serde_json::from_slice(body).map_err(|_| invalid(Reason::NotJson, "The body is not JSON."))?;
         let text = whole.get();
         if nesting(text.as_bytes()) > NESTING_MAX {
-            return Err(invalid("The body is nested deeper than 128 levels."));
+            return Err(invalid(Reason::TooDeep, "The body is nested deeper than 128 levels."));
         }
         match text.as_bytes().first() {
             Some(b'{') => {}
-            Some(b'[') => return Err(invalid("Batches are not supported: send one message per request.")),
-            _ => return Err(invalid("The body is not a JSON-RPC message: it must be an object.")),
+            Some(b'[') => {
+                return Err(invalid(
+                    Reason::Batch,
+                    "Batches are not supported: send one message per request.",
+                ));
+            }
+            _ => {
+                return Err(invalid(
+                    Reason::NotObject,
+                    "The body is not a JSON-RPC message: it must be an object.",
+                ));
+            }
         }
-        let wire: Wire<'a> = serde_json::from_str(text)
-            .map_err(|_| invalid("The body is not a JSON-RPC message: a member stands twice."))?;
+        let wire: Wire<'a> = serde_json::from_str(text).map_err(|_| {
+            invalid(Reason::MemberRepeated, "The body is not a JSON-RPC message: a member stands twice.")
+        })?;
         if wire.jsonrpc.and_then(text_of).as_deref() != Some("2.0") {
-            return Err(invalid("`jsonrpc` must be \"2.0\"."));
+            return Err(invalid(Reason::JsonrpcVersion, "`jsonrpc` must be \"2.0\"."));
         }
         let Some(method) = wire.method else {
             let answers = wire.result.is_some() || wire.error.is_some();
-            return if answers { Ok(Self::Response) } else { Err(invalid("`method` is missing.")) };
+            return if answers {
+                Ok(Self::Response)
+            } else {
+                Err(invalid(Reason::MethodMissing, "`method` is missing."))
+            };
         };
-        let method = text_of(method).ok_or(invalid("`method` must be a string."))?;
+        let method = text_of(method).ok_or(invalid(Reason::MethodNotString, "`method` must be a string."))?;
         match wire.id {
             None => Ok(Self::Notification { method, params: wire.params }),
             Some(id) if is_id(id.get()) => Ok(Self::Request(Request { id, method, params: wire.params })),
-            Some(_) => Err(invalid("`id` must be a string or an integer of at most 256 bytes.")),
+            Some(id) if id.get() == "null" => {
+                Err(invalid(Reason::IdNull, "`id` is null: a request needs an id of its own."))
+            }
+            Some(_) => {
+                Err(invalid(Reason::IdInvalid, "`id` must be a string or an integer of at most 256 bytes."))
+            }
         }
     }
 }
@@ -158,7 +178,7 @@ mod tests {
     use super::*;
 
     fn code_of(body: &str) -> i64 {
-        Message::read(body.as_bytes()).unwrap_err().code
+        Message::read(body.as_bytes()).unwrap_err().reason.row().rpc.code().unwrap()
     }
 
     #[test]
@@ -191,8 +211,8 @@ mod tests {
             assert_eq!(code_of(body), code, "{body}");
         }
         assert_eq!(
-            Message::read(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\"}").unwrap_err().code,
-            -32700
+            Message::read(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\"}").unwrap_err().reason,
+            Reason::NotJson
         );
         let long = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#, "x".repeat(255));
         assert_eq!(code_of(&long), -32600);

@@ -8,19 +8,19 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::value::RawValue;
 
 use super::answer::Asked;
-use super::call::{InSession, call_request, list, refuse, target_of_malformed};
+use super::call::{InSession, call_request, list};
 use super::envelope::{Request, plain_id, text_of};
 use super::headers::{self, single};
 use super::keeper::NotOpened;
-use super::params::{Params, Unreadable};
-use super::reply::{Refusal, ResultWriter, SERVER_INFO, plain_error};
-use super::session::BeginError;
+use super::params::{Params, Target, Unreadable};
+use super::refuse::{self, About, NotTaken};
+use super::reply::{ResultWriter, SERVER_INFO};
+use super::session::{BeginError, InFlight};
 use super::{Caller, Era, INSTRUCTIONS, LEGACY_VERSION, Reply, SUPPORTED_VERSIONS, Server};
-use super::{code, unreadable_params, unsupported_version};
 use crate::auth::Principal;
-use crate::base::Category;
-use crate::dispatch::{Answer, SessionUnrecorded};
+use crate::dispatch::{Answer, CallRequest, SessionUnrecorded};
 use crate::event::Transport;
+use crate::refusal::{Reason, Refusal};
 use crate::tools::ToolError;
 
 const ERA: Era = Era::Legacy;
@@ -34,6 +34,12 @@ struct Entered<'h> {
     client_info: Option<Arc<RawValue>>,
 }
 
+impl Entered<'_> {
+    fn in_session(&self) -> InSession<'_> {
+        InSession { id: self.id, client_info: self.client_info.as_deref() }
+    }
+}
+
 /// Answers a request.
 pub(super) async fn request(
     server: &Server,
@@ -42,39 +48,63 @@ pub(super) async fn request(
     params: Result<Params<'_>, Unreadable>,
     caller: Caller,
 ) -> Reply {
+    let (params, unreadable) = match params {
+        Ok(params) => (params, None),
+        Err(why) => (Params::default(), Some(why)),
+    };
     if request.method == "initialize" {
-        return match params {
-            Ok(params) => initialize(server, headers, request, &params, &caller).await,
-            Err(why) => unreadable_params(request, why),
+        let opened = match unreadable {
+            Some(why) => Err(why.into()),
+            None => initialize(server, headers, request, &params, &caller).await,
+        };
+        return match opened {
+            Ok(reply) => reply,
+            Err(not_taken) => refuse::request(server, ERA, request, &params, None, caller, not_taken).await,
         };
     }
-    let session = match enter(server, headers, Some(request), &caller.principal) {
+    let session = match enter(server, headers, &caller.principal) {
         Ok(session) => session,
-        Err(reply) => return reply,
+        Err(not_taken) => {
+            return refuse::request(server, ERA, request, &params, None, caller, not_taken).await;
+        }
     };
-    match (&*request.method, params) {
-        ("tools/call", params) => call(server, request, params, caller, &session).await,
-        (_, Err(why)) => unreadable_params(request, why),
-        ("tools/list", Ok(params)) => list(server, ERA, request, &params, &caller),
-        ("ping", Ok(_)) => ResultWriter::new(ERA, request.id, 0).finish(),
+    let answered = match (&*request.method, unreadable) {
+        (_, Some(why)) => Err(why.into()),
+        ("tools/call", None) => match counted(server, &session, &params) {
+            Ok(target) => return call(server, request, &params, &target, caller, &session).await,
+            Err(error) => Err(error.into()),
+        },
+        ("tools/list", None) => list(server, ERA, request, &params, &caller),
+        ("ping", None) => Ok(ResultWriter::new(ERA, request.id, 0).finish()),
         _ => {
             let message = "This server has no such method in MCP 2025-11-25.";
-            plain_error(StatusCode::OK, Some(request.id), code::METHOD_NOT_FOUND, message)
+            let hint = "It has initialize, ping, tools/list and tools/call.";
+            Err(NotTaken::new(Reason::MethodNotFoundInSession, message, hint))
+        }
+    };
+    match answered {
+        Ok(reply) => reply,
+        Err(not_taken) => {
+            let in_session = Some(session.in_session());
+            refuse::request(server, ERA, request, &params, in_session, caller, not_taken).await
         }
     }
 }
 
 /// Takes a notification.
-pub(super) fn notification(
+pub(super) async fn notification(
     server: &Server,
     headers: &HeaderMap,
     method: &str,
     params: Result<Params<'_>, Unreadable>,
     caller: &Caller,
 ) -> Reply {
-    let session = match enter(server, headers, None, &caller.principal) {
+    let session = match enter(server, headers, &caller.principal) {
         Ok(session) => session,
-        Err(reply) => return reply,
+        Err(not_taken) => {
+            let about = About { method: Some(method), ..About::default() };
+            return refuse::message(server, about, caller, &not_taken).await;
+        }
     };
     if method == "notifications/cancelled"
         && let Ok(Params { request_id: Some(request_id), .. }) = params
@@ -85,23 +115,24 @@ pub(super) fn notification(
 }
 
 /// Takes a response, to a request that was never made.
-pub(super) fn response(server: &Server, headers: &HeaderMap, caller: &Caller) -> Reply {
-    match enter(server, headers, None, &caller.principal) {
+pub(super) async fn response(server: &Server, headers: &HeaderMap, caller: &Caller) -> Reply {
+    match enter(server, headers, &caller.principal) {
         Ok(_) => Reply::empty(StatusCode::ACCEPTED),
-        Err(reply) => reply,
+        Err(not_taken) => refuse::message(server, About::default(), caller, &not_taken).await,
     }
 }
 
 /// Ends a session.
-pub(super) async fn delete(server: &Server, headers: &HeaderMap, principal: &Principal) -> Reply {
-    let id = match check_version(headers, None).and_then(|()| session_id(headers, None)) {
-        Ok(id) => id,
-        Err(reply) => return reply,
+pub(super) async fn delete(server: &Server, headers: &HeaderMap, caller: &Caller) -> Reply {
+    let id = check_version(headers).and_then(|()| session_id(headers));
+    let closed = id.and_then(|id| server.sessions.close(id, &caller.principal).ok_or_else(session_not_found));
+    let recorded = match closed {
+        Ok(ended) => server.end_session(ended).await.map_err(unrecorded),
+        Err(not_taken) => Err(not_taken),
     };
-    let Some(ended) = server.sessions.close(id, principal) else { return session_not_found(None) };
-    match server.end_session(ended).await {
+    match recorded {
         Ok(()) => Reply::empty(StatusCode::NO_CONTENT),
-        Err(unrecorded) => session_unrecorded(None, &unrecorded),
+        Err(not_taken) => refuse::message(server, About::default(), caller, &not_taken).await,
     }
 }
 
@@ -111,25 +142,26 @@ async fn initialize(
     request: &Request<'_>,
     params: &Params<'_>,
     caller: &Caller,
-) -> Reply {
+) -> Result<Reply, NotTaken> {
     // Nothing is negotiated yet, so a header may name any revision that is served.
     match single(headers, &headers::VERSION) {
         Ok(None) => {}
         Ok(Some(version)) if SUPPORTED_VERSIONS.contains(&version) => {}
-        Ok(Some(version)) => return unsupported_version(Some(request), version),
-        Err(why) => return bad_header(Some(request), "MCP-Protocol-Version", why.why()),
+        Ok(Some(version)) => return Err(NotTaken::version(version)),
+        Err(why) => return Err(bad_header(Reason::VersionHeaderUnusable, why.why())),
     }
     if params.protocol_version.and_then(text_of).is_none() {
-        let message = "`params.protocolVersion` must be a string.";
-        return plain_error(StatusCode::OK, Some(request.id), code::INVALID_PARAMS, message);
+        return Err(protocol_version_missing());
     }
     let opened = server.open_session(caller, Transport::Http, LEGACY_VERSION, client_info(params)).await;
-    let session_id = match opened {
-        Ok(session_id) => session_id,
-        Err(not_opened) => return session_not_opened(request, &not_opened),
-    };
+    let session_id = opened.map_err(session_not_opened)?;
     let value = HeaderValue::from_str(&session_id).expect("hexadecimal digits are header characters");
-    initialized(request).with(headers::SESSION, value)
+    Ok(initialized(request).with(headers::SESSION, value))
+}
+
+pub(super) fn protocol_version_missing() -> NotTaken {
+    let message = "`params.protocolVersion` must be a string.";
+    NotTaken::new(Reason::ProtocolVersionMissing, message, "Name the revision that you speak.")
 }
 
 /// What a client says of itself, where it is short enough to be kept.
@@ -139,27 +171,21 @@ pub(super) fn client_info(params: &Params<'_>) -> Option<Arc<RawValue>> {
 }
 
 /// Why there is no session.
-pub(super) fn session_not_opened(request: &Request<'_>, why: &NotOpened) -> Reply {
+pub(super) fn session_not_opened(why: NotOpened) -> NotTaken {
     match why {
-        NotOpened::AllBusy => {
-            let refused = Refusal {
-                code: "sessions_exhausted",
-                category: Category::RateLimit,
-                message: "No further session can be opened now: each open one has a request in flight.",
-                hint: "Retry in a moment, and end sessions that are no longer needed.",
-            };
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            let (id, code) = (Some(request.id), code::of_status(status));
-            super::reply::error(status, id, code, refused.message, &refused).retry_after(1)
-        }
-        NotOpened::Unrecorded(unrecorded) => session_unrecorded(Some(request), unrecorded),
+        NotOpened::AllBusy => Refusal::new(
+            Reason::SessionsExhausted,
+            "No further session can be opened now: each open one has a request in flight.",
+            "Retry in a moment, and end sessions that are no longer needed.",
+        )
+        .retry_after(1)
+        .into(),
+        NotOpened::Unrecorded(why) => unrecorded(why),
     }
 }
 
-fn session_unrecorded(request: Option<&Request<'_>>, why: &SessionUnrecorded) -> Reply {
-    let status = StatusCode::SERVICE_UNAVAILABLE;
-    let (id, code) = (request.map(|request| request.id), code::of_status(status));
-    super::reply::error(status, id, code, &why.error.message, &why.error).retry_after(why.retry_after_s)
+fn unrecorded(why: SessionUnrecorded) -> NotTaken {
+    why.error.retry_after(why.retry_after_s).into()
 }
 
 /// The answer to `initialize`.
@@ -172,50 +198,40 @@ pub(super) fn initialized(request: &Request<'_>) -> Reply {
     writer.finish()
 }
 
+/// What the call asks for. Each counts as one of its session.
+fn counted<'a>(server: &Server, session: &Entered<'_>, params: &Params<'a>) -> Result<Target<'a>, ToolError> {
+    server.sessions.count_call(session.id);
+    params.target()
+}
+
 async fn call(
     server: &Server,
     request: &Request<'_>,
-    params: Result<Params<'_>, Unreadable>,
+    params: &Params<'_>,
+    target: &Target<'_>,
     caller: Caller,
     session: &Entered<'_>,
 ) -> Reply {
-    server.sessions.count_call(session.id);
-    let in_session = Some(InSession { id: session.id, client_info: session.client_info.as_deref() });
-    let (params, target) = match params {
-        Ok(params) => {
-            let target = params.target();
-            (params, target)
-        }
-        Err(why) => {
-            let error =
-                ToolError::validation("params_malformed", why.message(), "Send `params` as an object.");
-            (Params::default(), Err(error))
-        }
-    };
-    let target = match target {
-        Ok(target) => target,
-        Err(error) => {
-            let target = target_of_malformed(&params);
-            let call = call_request(ERA, request, &params, &target, caller, in_session);
-            return refuse(server, ERA, request, call, error, code::INVALID_PARAMS).await;
-        }
-    };
-    let principal = Arc::clone(&caller.principal);
-    let call = call_request(ERA, request, &params, &target, caller, in_session);
+    let mut call = call_request(ERA, request, params, target, caller, Some(session.in_session()));
     let asked = Asked { era: ERA, id: request.id, call_id: call.call_id };
-    let begun = server.sessions.begin(session.id, &principal, &plain_id(request.id), call.cancel.clone());
-    let in_flight = match begun {
-        Ok(in_flight) => in_flight,
-        Err(BeginError::NotFound) => return session_not_found(Some(request)),
-        Err(BeginError::Duplicate) => {
-            let error = ToolError::validation(
-                "request_id_in_flight",
-                "A request with this id is in flight in this session.",
-                "Give each request an id that the session has not used before.",
-            );
-            return refuse(server, ERA, request, call, error, code::INVALID_REQUEST).await;
+    let cancel = call.cancel.clone();
+    let begun = server.sessions.begin(session.id, &call.principal, &plain_id(request.id), cancel);
+    let not_taken = match begun {
+        Ok(in_flight) => return run(server, call, asked, in_flight).await,
+        Err(BeginError::NotFound) => {
+            call.session_id = None;
+            session_not_found()
         }
+        Err(BeginError::Duplicate) => NotTaken::new(
+            Reason::RequestIdInFlight,
+            "A request with this id is in flight in this session.",
+            "Give each request an id that the session has not used before.",
+        ),
     };
+    asked.reply(&server.dispatch.refuse(call, not_taken.refusal).await)
+}
+
+async fn run(server: &Server, call: CallRequest, asked: Asked<'_>, in_flight: InFlight) -> Reply {
     // In a task of its own: the id stays taken, and cancellable, when the connection is gone.
     let dispatch = Arc::clone(&server.dispatch);
     let running = server.tasks.spawn("mcp.session_call", async move {
@@ -223,52 +239,45 @@ async fn call(
         drop(in_flight);
         answer
     });
-    let answer = running.await.unwrap_or_else(|_| Answer::Failed(ToolError::internal("panic")));
+    let answer = running.await.unwrap_or_else(|_| Answer::Failed(ToolError::internal(Reason::Panic)));
     asked.reply(&answer)
 }
 
 fn enter<'h>(
     server: &Server,
     headers: &'h HeaderMap,
-    request: Option<&Request<'_>>,
     principal: &Principal,
-) -> Result<Entered<'h>, Reply> {
-    check_version(headers, request)?;
-    let id = session_id(headers, request)?;
-    let client_info = server.sessions.enter(id, principal).ok_or_else(|| session_not_found(request))?;
+) -> Result<Entered<'h>, NotTaken> {
+    check_version(headers)?;
+    let id = session_id(headers)?;
+    let client_info = server.sessions.enter(id, principal).ok_or_else(session_not_found)?;
     Ok(Entered { id, client_info })
 }
 
-fn check_version(headers: &HeaderMap, request: Option<&Request<'_>>) -> Result<(), Reply> {
+fn check_version(headers: &HeaderMap) -> Result<(), NotTaken> {
     match single(headers, &headers::VERSION) {
         Ok(None | Some(LEGACY_VERSION)) => Ok(()),
-        Ok(Some(version)) => Err(unsupported_version(request, version)),
-        Err(why) => Err(bad_header(request, "MCP-Protocol-Version", why.why())),
+        Ok(Some(version)) => Err(NotTaken::version(version)),
+        Err(why) => Err(bad_header(Reason::VersionHeaderUnusable, why.why())),
     }
 }
 
-fn session_id<'h>(headers: &'h HeaderMap, request: Option<&Request<'_>>) -> Result<&'h str, Reply> {
+fn session_id(headers: &HeaderMap) -> Result<&str, NotTaken> {
     match single(headers, &headers::SESSION) {
         Ok(Some(id)) => Ok(id),
-        Ok(None) => Err(bad_header(request, "Mcp-Session-Id", "is missing: send `initialize` first")),
-        Err(why) => Err(bad_header(request, "Mcp-Session-Id", why.why())),
+        Ok(None) => Err(bad_header(Reason::SessionHeaderMissing, "is missing: send `initialize` first")),
+        Err(why) => Err(bad_header(Reason::SessionHeaderUnusable, why.why())),
     }
 }
 
-fn bad_header(request: Option<&Request<'_>>, name: &str, why: &str) -> Reply {
-    let id = request.map(|request| request.id);
-    plain_error(StatusCode::BAD_REQUEST, id, code::INVALID_REQUEST, &format!("{name} {why}."))
+fn bad_header(reason: Reason, why: &str) -> NotTaken {
+    let is_version = reason == Reason::VersionHeaderUnusable;
+    let name = if is_version { "MCP-Protocol-Version" } else { "Mcp-Session-Id" };
+    NotTaken::new(reason, format!("{name} {why}."), "Send the header once, as `initialize` gave it.")
 }
 
 /// Unknown, ended, or somebody else's: the caller cannot tell which.
-fn session_not_found(request: Option<&Request<'_>>) -> Reply {
-    let status = StatusCode::NOT_FOUND;
-    let id = request.map(|request| request.id);
-    let data = Refusal {
-        code: "session_not_found",
-        category: Category::Validation,
-        message: "There is no such session.",
-        hint: "Send `initialize` without a session id to open one.",
-    };
-    super::reply::error(status, id, code::of_status(status), data.message, &data)
+fn session_not_found() -> NotTaken {
+    let hint = "Send `initialize` without a session id to open one.";
+    NotTaken::new(Reason::SessionNotFound, "There is no such session.", hint)
 }

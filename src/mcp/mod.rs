@@ -7,37 +7,39 @@
 
 mod answer;
 mod call;
-mod code;
 mod envelope;
 mod headers;
 mod keeper;
 mod legacy;
 mod modern;
 mod params;
+mod refuse;
 mod reply;
 mod session;
 mod stdio;
 
-pub use reply::{Refusal, Reply, refusal, refusal_of};
+pub use reply::{Reply, refusal, refusal_of};
 pub use session::SessionLimits;
 pub use stdio::{Outline, StdioStream, Step, answered_id, server_gone};
 
 use std::sync::Arc;
 
-use axum::http::header::ALLOW;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 
 use crate::auth::{Persona, Principal};
-use crate::base::{Category, Tasks, Timestamp};
+use crate::base::{Tasks, Timestamp};
 use crate::dispatch::{Client, Dispatch};
-use envelope::{Message, Request};
-use params::{Params, Unreadable};
+use crate::event::Transport;
+use crate::refusal::{Place, Reason, Surface};
+use envelope::Message;
+use params::Params;
+use refuse::{About, NotTaken};
 use session::Sessions;
 
 /// Reads `body` as the parts of a message that come before anything is known of it. Never panics.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn read_any(body: &[u8]) {
-    let Ok(Message::Request(Request { params, .. }) | Message::Notification { params, .. }) =
+    let Ok(Message::Request(envelope::Request { params, .. }) | Message::Notification { params, .. }) =
         Message::read(body)
     else {
         return;
@@ -90,6 +92,16 @@ pub struct Caller {
     pub client: Client,
     /// When the request was received.
     pub received_at: Timestamp,
+    /// How it came in.
+    pub transport: Transport,
+    /// Method and path; `stdio` on standard input.
+    pub route: String,
+}
+
+impl Caller {
+    fn place(&self) -> Place<'_> {
+        Place { route: &self.route, surface: Surface::Mcp, transport: self.transport }
+    }
 }
 
 /// Answers MCP messages. Clones share everything.
@@ -131,7 +143,9 @@ impl Server {
         let message = match Message::read(body) {
             Ok(message) => message,
             Err(malformed) => {
-                return reply::plain_error(StatusCode::BAD_REQUEST, None, malformed.code, malformed.message);
+                let hint = "Send one JSON-RPC 2.0 message.";
+                let not_taken = NotTaken::new(malformed.reason, malformed.message, hint);
+                return refuse::message(self, About::default(), &caller, &not_taken).await;
             }
         };
         match message {
@@ -147,40 +161,36 @@ impl Server {
                 match era_of(headers, &method, params.as_ref().ok()) {
                     // This revision defines no notification of the client over HTTP, and asks nothing of one.
                     Era::Modern => Reply::empty(StatusCode::ACCEPTED),
-                    Era::Legacy => legacy::notification(self, headers, &method, params, &caller),
+                    Era::Legacy => legacy::notification(self, headers, &method, params, &caller).await,
                 }
             }
             Message::Response => match era_of(headers, "", None) {
-                Era::Modern => reply::plain_error(
-                    StatusCode::BAD_REQUEST,
-                    None,
-                    code::INVALID_REQUEST,
-                    "This revision has no requests of the server, so there is nothing to respond to.",
-                ),
-                Era::Legacy => legacy::response(self, headers, &caller),
+                Era::Modern => {
+                    let message =
+                        "This revision has no requests of the server, so there is nothing to respond to.";
+                    let hint = "Send a request or a notification.";
+                    let not_taken = NotTaken::new(Reason::ResponseUnexpected, message, hint);
+                    refuse::message(self, About::default(), &caller, &not_taken).await
+                }
+                Era::Legacy => legacy::response(self, headers, &caller).await,
             },
         }
     }
 
     /// Ends the caller's session that the headers name, once that is durable.
-    pub async fn delete(&self, headers: &HeaderMap, principal: &Principal) -> Reply {
-        legacy::delete(self, headers, principal).await
+    pub async fn delete(&self, headers: &HeaderMap, caller: &Caller) -> Reply {
+        legacy::delete(self, headers, caller).await
     }
 }
 
-/// The answer to any HTTP method but POST and, under 2025-11-25, DELETE.
+/// The HTTP methods that the revision in the headers takes, and what to do about another one.
 #[must_use]
-pub fn method_not_allowed(headers: &HeaderMap) -> Reply {
-    let status = StatusCode::METHOD_NOT_ALLOWED;
-    let (allow, hint) = if names_modern(headers) {
+pub fn allowed_methods(headers: &HeaderMap) -> (&'static str, &'static str) {
+    if names_modern(headers) {
         ("POST", "Send each message as a POST.")
     } else {
         ("POST, DELETE", "Send each message as a POST; this server opens no stream for GET.")
-    };
-    let message = "This endpoint does not take this HTTP method.";
-    let category = Category::Validation;
-    refusal(status, &Refusal { code: "method_not_allowed", category, message, hint })
-        .with(ALLOW, HeaderValue::from_static(allow))
+    }
 }
 
 /// Whether the headers name a revision without sessions; unknown later ones are of that kind too.
@@ -202,17 +212,4 @@ fn era_of(headers: &HeaderMap, method: &str, params: Option<&Params<'_>>) -> Era
         _ => in_meta || names_modern(headers),
     };
     if modern { Era::Modern } else { Era::Legacy }
-}
-
-/// The answer to a revision that is not served.
-fn unsupported_version(request: Option<&Request<'_>>, requested: &str) -> Reply {
-    let data =
-        serde_json::json!({ "supported": SUPPORTED_VERSIONS, "requested": crate::base::clip(requested, 64) });
-    let message = "Unsupported protocol version";
-    let id = request.map(|request| request.id);
-    reply::error(StatusCode::BAD_REQUEST, id, code::UNSUPPORTED_VERSION, message, &data)
-}
-
-fn unreadable_params(request: &Request<'_>, why: Unreadable) -> Reply {
-    reply::plain_error(StatusCode::OK, Some(request.id), code::INVALID_PARAMS, why.message())
 }

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::envelope::{is_object, present, text_of};
 use crate::base::TraceParent;
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 
 /// What a caller claims about itself is kept up to this size, bytes.
@@ -99,14 +100,14 @@ impl<'a> Params<'a> {
         let hint = "Send `params` as {\"name\": \"<tool>\", \"arguments\": {...}}; tools/list has the names.";
         let name = self
             .name
-            .ok_or_else(|| ToolError::validation("tool_name_missing", "`params.name` is missing.", hint))?;
+            .ok_or_else(|| ToolError::new(Reason::ToolNameMissing, "`params.name` is missing.", hint))?;
         let name = text_of(name).ok_or_else(|| {
-            ToolError::validation("tool_name_not_string", "`params.name` must be a string.", hint)
+            ToolError::new(Reason::ToolNameNotString, "`params.name` must be a string.", hint)
         })?;
         let arguments = self.arguments.filter(|raw| raw.get() != "null");
         if arguments.is_some_and(|raw| !is_object(raw)) {
             let message = "`params.arguments` must be an object.";
-            return Err(ToolError::validation("arguments_not_object", message, hint));
+            return Err(ToolError::new(Reason::ArgumentsNotObject, message, hint));
         }
         Ok(Target { name, arguments })
     }
@@ -167,7 +168,7 @@ mod tests {
 
     fn refused(json: &str) -> &'static str {
         let raw = raw(json);
-        Params::read(Some(&raw)).unwrap().target().unwrap_err().code
+        Params::read(Some(&raw)).unwrap().target().unwrap_err().code()
     }
 
     #[test]
@@ -193,7 +194,7 @@ mod tests {
         let params = Params::read(Some(&json)).unwrap();
         let target = params.target().unwrap();
         assert_eq!(target.arguments.unwrap().get(), r#"{"b":1e2, "a":123456789012345678901}"#);
-        assert_eq!(Params::read(None).unwrap().target().unwrap_err().code, "tool_name_missing");
+        assert_eq!(Params::read(None).unwrap().target().unwrap_err().code(), "tool_name_missing");
         let json = raw(r#"{"name":"t","arguments":null}"#);
         assert!(Params::read(Some(&json)).unwrap().target().unwrap().arguments.is_none());
     }

@@ -11,9 +11,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Era, code};
-use crate::base::Category;
+use super::{Era, SUPPORTED_VERSIONS};
+use crate::refusal::Refusal;
 use crate::tools::ToolError;
+
+/// For a reason that its row gives no JSON-RPC error, which is a mistake of ours.
+const INTERNAL: i64 = -32_603;
 
 /// One answer.
 #[derive(Debug)]
@@ -61,80 +64,64 @@ impl Reply {
     }
 }
 
-/// The public parts of a refusal, as `error.data` carries them.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Refusal<'a> {
-    /// The specific reason, in `snake_case`.
-    pub code: &'a str,
-    /// From the closed set.
-    pub category: Category,
-    /// One sentence.
-    #[serde(skip)]
-    pub message: &'a str,
-    /// What to do next.
-    pub hint: &'a str,
+/// A refusal as a JSON-RPC error says it: `error.data` holds `{code, category, message, hint}` and what belongs to it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Said<'a> {
+    pub(super) refusal: &'a Refusal,
+    /// The id under which it is recorded, when it is a call.
+    pub(super) call_id: Option<Uuid>,
+    /// The revision that was asked for, where it is not served.
+    pub(super) requested_version: Option<&'a str>,
 }
 
-/// Refuses a whole HTTP request before a message was read from it: a JSON-RPC error without an id.
+/// Refuses a whole request before a message was read from it: a JSON-RPC error without an id.
 #[must_use]
-pub fn refusal(status: StatusCode, refusal: &Refusal<'_>) -> Reply {
-    error(status, None, code::of_status(status), refusal.message, refusal)
+pub fn refusal(refusal: &Refusal) -> Reply {
+    refused(None, &Said { refusal, call_id: None, requested_version: None })
 }
 
 /// As [`refusal`], of the request whose id is the JSON text `id`, for a transport without a status. `None` when that is none.
 #[must_use]
-pub fn refusal_of(id: &str, status: StatusCode, refusal: &Refusal<'_>) -> Option<Bytes> {
+pub fn refusal_of(id: &str, refusal: &Refusal) -> Option<Bytes> {
     let id: &RawValue = serde_json::from_str(id).ok()?;
-    error(status, Some(id), code::of_status(status), refusal.message, refusal).body
+    refused(Some(id), &Said { refusal, call_id: None, requested_version: None }).body
 }
 
-/// A JSON-RPC error that needs no `data`.
-pub(super) fn plain_error(status: StatusCode, id: Option<&RawValue>, code: i64, message: &str) -> Reply {
-    write_error(status, id, code, message, None::<&()>)
-}
-
-/// A JSON-RPC error with `data`.
-pub(super) fn error(
-    status: StatusCode,
-    id: Option<&RawValue>,
-    code: i64,
-    message: &str,
-    data: &impl Serialize,
-) -> Reply {
-    write_error(status, id, code, message, Some(data))
-}
-
-fn write_error<D: Serialize>(
-    status: StatusCode,
-    id: Option<&RawValue>,
-    code: i64,
-    message: &str,
-    data: Option<&D>,
-) -> Reply {
+/// The JSON-RPC error of a refusal, with the status and the code of its row.
+pub(super) fn refused(id: Option<&RawValue>, said: &Said<'_>) -> Reply {
     #[derive(Serialize)]
-    struct Failed<'a, D> {
+    struct Failed<'a> {
         jsonrpc: &'static str,
         id: Option<&'a RawValue>,
-        error: Detail<'a, D>,
+        error: Detail<'a>,
     }
     #[derive(Serialize)]
-    struct Detail<'a, D> {
+    struct Detail<'a> {
         code: i64,
         message: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        data: Option<&'a D>,
+        data: Data<'a>,
     }
-    let failed = Failed { jsonrpc: "2.0", id, error: Detail { code, message, data } };
-    let body = serde_json::to_vec(&failed).expect("an error is plain JSON").into();
-    Reply { status, headers: Vec::new(), body: Some(body) }
-}
-
-/// The error of a call as `error.data`: what the tool said, and the id under which the call is recorded.
-#[derive(Serialize)]
-pub(super) struct CallErrorData<'a> {
-    #[serde(flatten)]
-    pub(super) error: &'a ToolError,
-    pub(super) call_id: Uuid,
+    #[derive(Serialize)]
+    struct Data<'a> {
+        #[serde(flatten)]
+        refusal: &'a Refusal,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        call_id: Option<Uuid>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        supported: Option<[&'static str; 2]>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        requested: Option<&'a str>,
+    }
+    let row = said.refusal.row();
+    let requested = said.requested_version;
+    let supported = requested.map(|_| SUPPORTED_VERSIONS);
+    let data = Data { refusal: said.refusal, call_id: said.call_id, supported, requested };
+    let code = row.rpc.code().unwrap_or(INTERNAL);
+    let error = Detail { code, message: &said.refusal.message, data };
+    let body = serde_json::to_vec(&Failed { jsonrpc: "2.0", id, error }).expect("an error is plain JSON");
+    let status = StatusCode::from_u16(row.status).expect("the table holds HTTP statuses");
+    let reply = Reply { status, headers: Vec::new(), body: Some(body.into()) };
+    said.refusal.retry_after_s.into_iter().fold(reply, Reply::retry_after)
 }
 
 /// Writes a JSON-RPC result, member by member.

@@ -7,10 +7,8 @@
 //! process itself is gone nobody reads any more, which under 2026-07-28 is the cancel that a closed response stream is over
 //! HTTP; calls of 2025-11-25 go on to their end, as they do there.
 
-use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use axum::http::StatusCode;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -19,19 +17,20 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Asked;
-use super::call::{InSession, call_request, list, target_of_malformed};
+use super::call::{InSession, call_request, list};
 use super::envelope::{Message, Request, is_object, plain_id, text_of};
-use super::legacy::{client_info, initialized, session_not_opened};
+use super::legacy::{client_info, initialized, protocol_version_missing, session_not_opened};
 use super::modern::{META_CAPABILITIES, META_VERSION, discover, missing_meta};
 use super::params::{Params, Target, Unreadable};
-use super::reply::{ResultWriter, plain_error};
+use super::refuse::{self, About, NotTaken};
+use super::reply::{ResultWriter, refusal_of};
 use super::session::{BeginError, InFlight};
-use super::{Caller, Era, MODERN_VERSION, Reply, Server, code, unreadable_params, unsupported_version};
+use super::{Caller, Era, MODERN_VERSION, Reply, Server};
 use crate::auth::Principal;
 use crate::base::planted;
 use crate::dispatch::{CallRequest, SessionUnrecorded};
 use crate::event::{SessionEnd, Transport};
-use crate::tools::ToolError;
+use crate::refusal::{Reason, Refusal};
 
 /// What becomes of one message.
 pub enum Step {
@@ -69,11 +68,12 @@ impl StdioStream {
         Self { server, session: OnceLock::new(), initialized: OnceLock::new(), gone }
     }
 
-    /// Takes one line, without its end. Waits only where a session must be recorded first.
+    /// Takes one line, without its end. Waits only where something must be recorded first.
     pub async fn take(&self, line: &[u8], caller: Caller) -> Step {
         let request = match Message::read(line) {
             Err(malformed) => {
-                return say(plain_error(StatusCode::BAD_REQUEST, None, malformed.code, malformed.message));
+                let not_taken = NotTaken::new(malformed.reason, malformed.message, ONE_MESSAGE);
+                return self.refuse_message(&caller, &not_taken).await;
             }
             Ok(Message::Notification { method, params }) => {
                 self.notified(&method, Params::read(params), &caller.principal);
@@ -93,12 +93,19 @@ impl StdioStream {
         if request.method != "tools/call"
             && self.session.get().is_some_and(|session| self.server.sessions.is_in_flight(session, &id))
         {
-            return say(plain_error(StatusCode::OK, Some(request.id), code::INVALID_REQUEST, IN_FLIGHT));
+            return self.refuse(asking, in_flight()).await;
         }
         match era {
             Era::Modern => self.modern(asking).await,
             Era::Legacy => self.legacy(asking).await,
         }
+    }
+
+    /// Refuses a line over the limit of `bytes_max` bytes, of which nothing was read.
+    pub async fn too_long(&self, bytes_max: usize, caller: &Caller) -> Step {
+        let message = format!("The line is over the limit of {bytes_max} bytes.");
+        let not_taken = NotTaken::new(Reason::BodyTooLarge, message, "Send less at once.");
+        self.refuse_message(caller, &not_taken).await
     }
 
     /// The process is gone: nobody reads answers any more.
@@ -118,11 +125,11 @@ impl StdioStream {
         }
     }
 
-    /// The session ends because its key is over: `code` is the gate's.
-    pub fn refused(&self, code: &str, principal: &Principal) {
-        let reason = match code {
-            "revoked" => SessionEnd::Revoked,
-            "expired" => SessionEnd::Expired,
+    /// The session ends because its key is over: `why` is the gate's.
+    pub fn refused(&self, why: Reason, principal: &Principal) {
+        let reason = match why {
+            Reason::KeyRevoked => SessionEnd::Revoked,
+            Reason::KeyExpired => SessionEnd::Expired,
             _ => SessionEnd::ClientDelete,
         };
         if let Some(id) = self.session.get() {
@@ -141,129 +148,105 @@ impl StdioStream {
     }
 
     async fn modern(&self, asking: Asking<'_>) -> Step {
-        let Asking { era, request, params, caller } = asking;
-        let params = match params {
-            Ok(params) => params,
-            Err(why) => return say(unreadable_params(request, why)),
+        let checked = match &asking.params {
+            Ok(params) => check_meta(params),
+            Err(why) => Err((*why).into()),
         };
-        if let Err(reply) = check_meta(request, &params) {
-            return say(reply);
-        }
-        if let Err(reply) = self.enter(&caller, request, era, None).await {
-            return say(reply);
-        }
-        match &*request.method {
-            "server/discover" => say(discover(request)),
-            "tools/list" => say(list(&self.server, era, request, &params, &caller)),
-            "tools/call" => self.call(Asking { era, request, params: Ok(params), caller }),
-            _ => say(no_such_method(request, "This server has no such method in MCP 2026-07-28.")),
-        }
+        let entered = match checked {
+            Ok(()) => self.enter(&asking, None).await,
+            Err(not_taken) => Err(not_taken),
+        };
+        let answered = match (entered, &asking.params, &*asking.request.method) {
+            (Err(not_taken), ..) => Err(not_taken),
+            (Ok(()), _, "tools/call") => return self.call(asking).await,
+            (Ok(()), _, "server/discover") => Ok(discover(asking.request)),
+            (Ok(()), Ok(params), "tools/list") => {
+                list(&self.server, asking.era, asking.request, params, &asking.caller)
+            }
+            _ => {
+                let message = "This server has no such method in MCP 2026-07-28.";
+                let hint = "It has server/discover, tools/list and tools/call.";
+                Err(NotTaken::new(Reason::MethodNotFound, message, hint))
+            }
+        };
+        self.answer(asking, answered).await
     }
 
     async fn legacy(&self, asking: Asking<'_>) -> Step {
-        let Asking { era, request, params, caller } = asking;
-        if request.method == "initialize" {
-            return match params {
-                Ok(params) => self.initialize(request, &params, &caller).await,
-                Err(why) => say(unreadable_params(request, why)),
-            };
-        }
-        // A client may ask whether the server is alive before it does anything else.
-        if self.initialized.get().is_none() && request.method != "ping" {
-            return match &*request.method {
-                "tools/call" => {
-                    let error = ToolError::validation("session_missing", UNINITIALIZED, HOW_TO_START);
-                    let target = params.as_ref().map(target_of_malformed);
-                    let target = target.unwrap_or(Target { name: Cow::Borrowed(""), arguments: None });
-                    let params = params.as_ref().ok();
-                    let call =
-                        self.request(era, request, params.unwrap_or(&Params::default()), &target, caller);
-                    self.refuse(era, request, call, error, code::INVALID_REQUEST)
-                }
-                _ => say(plain_error(StatusCode::OK, Some(request.id), code::INVALID_REQUEST, UNINITIALIZED)),
-            };
-        }
-        match (&*request.method, params) {
-            ("tools/call", params) => self.call(Asking { era, request, params, caller }),
-            (_, Err(why)) => say(unreadable_params(request, why)),
-            ("tools/list", Ok(params)) => say(list(&self.server, era, request, &params, &caller)),
-            ("ping", Ok(_)) => say(ResultWriter::new(era, request.id, 0).finish()),
-            _ => say(no_such_method(request, "This server has no such method in MCP 2025-11-25.")),
-        }
+        let is_initialized = self.initialized.get().is_some();
+        let answered = match (&*asking.request.method, &asking.params) {
+            ("initialize", Ok(params)) => self.initialize(&asking, params).await,
+            // A client may ask whether the server is alive before it does anything else.
+            ("ping", Ok(_)) => Ok(ResultWriter::new(asking.era, asking.request.id, 0).finish()),
+            (method, _) if !is_initialized && method != "initialize" => {
+                Err(NotTaken::new(Reason::NotInitialized, UNINITIALIZED, HOW_TO_START))
+            }
+            ("tools/call", _) => return self.call(asking).await,
+            (_, Err(why)) => Err((*why).into()),
+            ("tools/list", Ok(params)) => {
+                list(&self.server, asking.era, asking.request, params, &asking.caller)
+            }
+            _ => {
+                let message = "This server has no such method in MCP 2025-11-25.";
+                let hint = "It has initialize, ping, tools/list and tools/call.";
+                Err(NotTaken::new(Reason::MethodNotFoundInSession, message, hint))
+            }
+        };
+        self.answer(asking, answered).await
     }
 
-    async fn initialize(&self, request: &Request<'_>, params: &Params<'_>, caller: &Caller) -> Step {
+    async fn initialize(&self, asking: &Asking<'_>, params: &Params<'_>) -> Result<Reply, NotTaken> {
         if self.initialized.get().is_some() {
             let message = "This process is initialized already.";
-            return say(plain_error(StatusCode::OK, Some(request.id), code::INVALID_REQUEST, message));
+            return Err(NotTaken::new(Reason::AlreadyInitialized, message, "Go on with other requests."));
         }
         if params.protocol_version.and_then(text_of).is_none() {
-            let message = "`params.protocolVersion` must be a string.";
-            return say(plain_error(StatusCode::OK, Some(request.id), code::INVALID_PARAMS, message));
+            return Err(protocol_version_missing());
         }
         let client_info = client_info(params);
-        if let Err(reply) = self.enter(caller, request, Era::Legacy, client_info.clone()).await {
-            return say(reply);
-        }
+        self.enter(asking, client_info.clone()).await?;
         self.initialized.get_or_init(|| client_info);
-        say(initialized(request))
+        Ok(initialized(asking.request))
     }
 
     /// The process has its session once the first request is served; `era` is that of this request.
-    async fn enter(
-        &self,
-        caller: &Caller,
-        request: &Request<'_>,
-        era: Era,
-        client_info: Option<Arc<RawValue>>,
-    ) -> Result<(), Reply> {
+    async fn enter(&self, asking: &Asking<'_>, client_info: Option<Arc<RawValue>>) -> Result<(), NotTaken> {
         if self.session.get().is_some() {
             return Ok(());
         }
-        let opened = self.server.open_session(caller, Transport::Stdio, era.version(), client_info).await;
-        let id = opened.map_err(|why| session_not_opened(request, &why))?;
+        let (caller, version) = (&asking.caller, asking.era.version());
+        let opened = self.server.open_session(caller, Transport::Stdio, version, client_info).await;
+        let id = opened.map_err(session_not_opened)?;
         self.session.get_or_init(|| id);
         Ok(())
     }
 
-    fn call(&self, asking: Asking<'_>) -> Step {
-        let Asking { era, request, params, caller } = asking;
+    async fn call(&self, asking: Asking<'_>) -> Step {
         if let Some(session) = self.session.get() {
             self.server.sessions.count_call(session);
         }
-        let params = match params {
-            Ok(params) => params,
-            Err(why) => {
-                let error =
-                    ToolError::validation("params_malformed", why.message(), "Send `params` as an object.");
-                let (params, target) = (Params::default(), Target { name: "".into(), arguments: None });
-                let call = self.request(era, request, &params, &target, caller);
-                return self.refuse(era, request, call, error, code::INVALID_PARAMS);
-            }
+        let target = match &asking.params {
+            Ok(params) => params.target().map_err(NotTaken::from),
+            Err(why) => Err((*why).into()),
         };
-        let target = match params.target() {
+        let target = match target {
             Ok(target) => target,
-            Err(error) => {
-                let call = self.request(era, request, &params, &target_of_malformed(&params), caller);
-                return self.refuse(era, request, call, error, code::INVALID_PARAMS);
-            }
+            Err(not_taken) => return self.refuse(asking, not_taken).await,
         };
-        let principal = Arc::clone(&caller.principal);
-        let call = self.request(era, request, &params, &target, caller);
-        match self.begin(request, &call, &principal) {
+        let empty = Params::default();
+        let params = asking.params.as_ref().unwrap_or(&empty);
+        let Asking { era, request, ref caller, .. } = asking;
+        let call = self.request(era, request, params, &target, caller.clone());
+        match self.begin(request, &call, &caller.principal) {
             Ok(in_flight) => self.run(era, request, call, in_flight),
             Err(BeginError::Duplicate) if planted::armed("stdio_duplicate_id_accepted") => {
                 self.run(era, request, call, None)
             }
-            Err(BeginError::Duplicate) => {
-                let hint = "Give each request an id that this process has not used before.";
-                let error = ToolError::validation("request_id_in_flight", IN_FLIGHT, hint);
-                self.refuse(era, request, call, error, code::INVALID_REQUEST)
-            }
+            Err(BeginError::Duplicate) => self.refuse(asking, in_flight()).await,
             Err(BeginError::NotFound) => {
                 let hint = "Start the process again.";
-                let error = ToolError::validation("session_not_found", "The session has ended.", hint);
-                self.refuse(era, request, call, error, code::INVALID_REQUEST)
+                let ended = NotTaken::new(Reason::SessionNotFound, "The session has ended.", hint);
+                self.refuse(asking, ended).await
             }
         }
     }
@@ -279,6 +262,14 @@ impl StdioStream {
         self.server.sessions.begin(session, principal, &id, call.cancel.clone()).map(Some)
     }
 
+    fn in_session(&self, era: Era) -> Option<InSession<'_>> {
+        let client_info = match era {
+            Era::Modern => None,
+            Era::Legacy => self.initialized.get().and_then(Option::as_deref),
+        };
+        self.session.get().map(|id| InSession { id, client_info })
+    }
+
     /// The call as dispatch takes it.
     fn request(
         &self,
@@ -288,13 +279,7 @@ impl StdioStream {
         target: &Target<'_>,
         caller: Caller,
     ) -> CallRequest {
-        let client_info = match era {
-            Era::Modern => None,
-            Era::Legacy => self.initialized.get().and_then(Option::as_deref),
-        };
-        let session = self.session.get().map(|id| InSession { id, client_info });
-        let mut call = call_request(era, request, params, target, caller, session);
-        call.transport = Transport::Stdio;
+        let mut call = call_request(era, request, params, target, caller, self.in_session(era));
         if era == Era::Modern {
             call.cancel = self.gone.child_token();
         }
@@ -316,23 +301,26 @@ impl StdioStream {
         )
     }
 
-    fn refuse(
-        &self,
-        era: Era,
-        request: &Request<'_>,
-        call: CallRequest,
-        error: ToolError,
-        code: i64,
-    ) -> Step {
-        let (dispatch, id) = (Arc::clone(&self.server.dispatch), request.id.to_owned());
-        let call_id = call.call_id;
-        Step::Run(
-            async move {
-                let answer = dispatch.refuse(call, error).await;
-                Asked { era, id: &id, call_id }.reply_refused(code, &answer).body
-            }
-            .boxed(),
-        )
+    async fn answer(&self, asking: Asking<'_>, answered: Result<Reply, NotTaken>) -> Step {
+        match answered {
+            Ok(reply) => say(reply),
+            Err(not_taken) => self.refuse(asking, not_taken).await,
+        }
+    }
+
+    /// Records that a request is not taken, and says so.
+    async fn refuse(&self, asking: Asking<'_>, not_taken: NotTaken) -> Step {
+        let Asking { era, request, params, caller } = asking;
+        let params = params.unwrap_or_default();
+        let session = self.in_session(era);
+        say(refuse::request(&self.server, era, request, &params, session, caller, not_taken).await)
+    }
+
+    /// Records that a message of which no request is known is not taken, and says so.
+    async fn refuse_message(&self, caller: &Caller, not_taken: &NotTaken) -> Step {
+        let session_id = self.session.get().map(|id| &**id);
+        let about = About { session_id, ..About::default() };
+        say(refuse::message(&self.server, about, caller, not_taken).await)
     }
 }
 
@@ -341,19 +329,22 @@ const UNINITIALIZED: &str =
     "Nothing was agreed on yet: the request names no protocol version, and there was no `initialize`.";
 const HOW_TO_START: &str = "Send `initialize` first (2025-11-25), or the version in `_meta` (2026-07-28).";
 
+const ONE_MESSAGE: &str = "Send one JSON-RPC 2.0 message on each line.";
+
 /// What 2026-07-28 wants in each request.
-fn check_meta(request: &Request<'_>, params: &Params<'_>) -> Result<(), Reply> {
+fn check_meta(params: &Params<'_>) -> Result<(), NotTaken> {
     let meta = params.read_meta().unwrap_or_default();
     let version = meta.protocol_version.and_then(text_of);
-    let version = version.ok_or_else(|| missing_meta(request, META_VERSION))?;
+    let version = version.ok_or_else(|| missing_meta(META_VERSION))?;
     if !meta.client_capabilities.is_some_and(is_object) {
-        return Err(missing_meta(request, META_CAPABILITIES));
+        return Err(missing_meta(META_CAPABILITIES));
     }
-    if version == MODERN_VERSION { Ok(()) } else { Err(unsupported_version(Some(request), &version)) }
+    if version == MODERN_VERSION { Ok(()) } else { Err(NotTaken::version(&version)) }
 }
 
-fn no_such_method(request: &Request<'_>, message: &str) -> Reply {
-    plain_error(StatusCode::OK, Some(request.id), code::METHOD_NOT_FOUND, message)
+fn in_flight() -> NotTaken {
+    let hint = "Give each request an id that this process has not used before.";
+    NotTaken::new(Reason::RequestIdInFlight, IN_FLIGHT, hint)
 }
 
 fn say(reply: Reply) -> Step {
@@ -409,14 +400,12 @@ pub fn answered_id(line: &[u8]) -> Option<Box<str>> {
 /// What the forwarding process answers to the request `id` when the server went away.
 #[must_use]
 pub fn server_gone(id: &str) -> Option<Bytes> {
-    let id: &RawValue = serde_json::from_str(id).ok()?;
-    let error = ToolError::new(
-        crate::base::Category::Internal,
-        "server_gone",
+    let gone = Refusal::new(
+        Reason::ServerGone,
         "The server went away before it answered; what became of the call is in the audit.",
         "Look the call up in the audit before you repeat it: it may have had its effect.",
     );
-    super::reply::error(StatusCode::OK, Some(id), code::INTERNAL, &error.message, &error).body
+    refusal_of(id, &gone)
 }
 
 #[cfg(test)]

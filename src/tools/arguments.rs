@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::ToolError;
 use crate::base::{clip, nearest};
+use crate::refusal::Reason;
 
 /// Reads `arguments` as `T`, which may have the fields `accepted` and no others.
 ///
@@ -20,16 +21,16 @@ pub(super) fn read<T: DeserializeOwned>(
     arguments: &RawValue,
 ) -> Result<T, ToolError> {
     let Once(object, repeated) = serde_json::from_str(arguments.get()).map_err(|_| {
-        ToolError::validation(
-            "argument_invalid",
+        ToolError::new(
+            Reason::ArgumentInvalid,
             "The arguments are not a JSON object of text and of numbers that fit.",
             "Send an object, without lone surrogates and numbers beyond 64 bits.",
         )
     })?;
     if let Some(name) = repeated {
         // The record holds both, and its readers could take the other one for what was run.
-        return Err(ToolError::validation(
-            "argument_repeated",
+        return Err(ToolError::new(
+            Reason::ArgumentRepeated,
             format!("{tool}: argument {:?} is given twice.", clip(&name, 64)),
             "Give it once.",
         ));
@@ -41,8 +42,8 @@ pub(super) fn read<T: DeserializeOwned>(
     let given: Map<String, Value> = object.into_iter().filter(|(_, value)| !value.is_null()).collect();
     serde_path(given).map_err(|cause| {
         let missing = cause.starts_with("missing field");
-        let code = if missing { "argument_missing" } else { "argument_invalid" };
-        ToolError::validation(code, format!("{tool}: {cause}."), "See the tool's input schema.")
+        let reason = if missing { Reason::ArgumentMissing } else { Reason::ArgumentInvalid };
+        ToolError::new(reason, format!("{tool}: {cause}."), "See the tool's input schema.")
     })
 }
 
@@ -97,8 +98,8 @@ fn unknown_argument(tool: &str, unknown: &str, accepted: &[&str]) -> ToolError {
         || format!("Accepted: {takes} (and purpose)."),
         |near| format!("Did you mean {near:?}?"),
     );
-    ToolError::validation(
-        "argument_unknown",
+    ToolError::new(
+        Reason::ArgumentUnknown,
         format!("{tool} has no argument {:?}; it accepts {takes} (and purpose).", clip(unknown, 64)),
         hint,
     )
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn an_unknown_argument_is_named_with_the_nearest() {
         let unknown = error(r#"{"sqll":"x"}"#);
-        assert_eq!((unknown.code, unknown.hint.as_str()), ("argument_unknown", "Did you mean \"sql\"?"));
+        assert_eq!((unknown.code(), unknown.hint.as_str()), ("argument_unknown", "Did you mean \"sql\"?"));
         let far = error(r#"{"zzzzzzzzz":"x"}"#);
         assert_eq!(far.message, "t has no argument \"zzzzzzzzz\"; it accepts sql, limit (and purpose).");
     }
@@ -130,10 +131,13 @@ mod tests {
     #[test]
     fn a_wrong_type_and_a_missing_argument_are_named() {
         let wrong = error(r#"{"sql":"x","limit":"many"}"#);
-        assert_eq!(wrong.code, "argument_invalid");
+        assert_eq!(wrong.code(), "argument_invalid");
         assert!(wrong.message.contains("\"limit\""), "{}", wrong.message);
         let missing = error(r#"{"limit":3}"#);
-        assert_eq!((missing.code, missing.message.as_str()), ("argument_missing", "t: missing field `sql`."));
+        assert_eq!(
+            (missing.code(), missing.message.as_str()),
+            ("argument_missing", "t: missing field `sql`.")
+        );
     }
 
     #[test]
@@ -146,7 +150,7 @@ mod tests {
         ] {
             let error = error(json);
             let expected = ("argument_repeated", "t: argument \"sql\" is given twice.");
-            assert_eq!((error.code, error.message.as_str()), expected, "{json}");
+            assert_eq!((error.code(), error.message.as_str()), expected, "{json}");
         }
     }
 

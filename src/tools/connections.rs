@@ -18,8 +18,9 @@ use super::arguments;
 use super::postgres::Pool;
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
-use crate::base::{Category, Clock, clip, nearest};
+use crate::base::{Clock, clip, nearest};
 use crate::config;
+use crate::refusal::Reason;
 
 /// Bounds of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,13 +163,13 @@ impl Connections {
             Some(asked) if !persona.connections.allows(asked) => Ok(asked.to_owned()),
             Some(asked) => Err(unknown(asked, &reached)),
             None if reached.len() == 1 => Ok(reached.remove(0)),
-            None if reached.is_empty() => Err(ToolError::validation(
-                "connection_required",
+            None if reached.is_empty() => Err(ToolError::new(
+                Reason::ConnectionRequired,
                 "You reach no connection.",
                 "Ask the operator for a persona with connections.",
             )),
-            None => Err(ToolError::validation(
-                "connection_required",
+            None => Err(ToolError::new(
+                Reason::ConnectionRequired,
                 format!("Name a connection: {}.", reached.join(", ")),
                 "Pass one of them as connection.",
             )),
@@ -183,8 +184,7 @@ impl Connections {
         match self.read(|entries| entries.get(name).cloned()) {
             Some(Entry { pool: Some(pool), limits, .. }) => Ok((pool, limits)),
             Some(Entry { pool: None, .. }) => Err(ToolError::new(
-                Category::Upstream,
-                "connection_starting",
+                Reason::ConnectionStarting,
                 format!("The connection {name:?} is still starting."),
                 "Try again in a few seconds.",
             )),
@@ -255,8 +255,8 @@ fn unknown(asked: &str, reached: &[String]) -> ToolError {
         None if reached.is_empty() => "list_connections names what you reach.".to_owned(),
         None => format!("You reach: {}.", reached.join(", ")),
     };
-    ToolError::validation(
-        "connection_unknown",
+    ToolError::new(
+        Reason::ConnectionUnknown,
         format!("There is no connection {:?} that you reach.", clip(asked, 64)),
         hint,
     )

@@ -6,11 +6,15 @@ mod about;
 mod arguments;
 mod connections;
 mod postgres;
+pub mod schema;
 mod sql_query;
 
 pub use about::{About, PlatformInfo};
 pub use connections::{ConnectionError, ConnectionLimits, Connections, ListConnections};
 pub use sql_query::SqlQuery;
+
+/// Why a tool refuses or fails; `{code, category, message, hint}` is what the agent sees.
+pub use crate::refusal::Refusal as ToolError;
 
 use std::sync::Arc;
 
@@ -22,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::auth::{Persona, Principal};
-use crate::base::{Category, sha256_hex};
+use crate::base::sha256_hex;
+use crate::refusal::Reason;
 
 /// What `tools/list` says of a tool, prepared once.
 #[derive(Debug, Clone)]
@@ -35,6 +40,8 @@ pub struct Definition {
     pub json: Box<RawValue>,
     /// SHA-256 of that JSON, hexadecimal.
     pub sha256: String,
+    /// What arguments are checked against.
+    pub input: schema::InputSchema,
 }
 
 /// The parts of a [`Definition`], as code writes them.
@@ -59,7 +66,7 @@ impl DefinitionSource {
     /// Prepares the listing. `data_tool` advertises the optional `purpose` argument, which every tool accepts.
     ///
     /// # Panics
-    /// Never: the parts are JSON already.
+    /// When the input schema is no JSON Schema: it is a constant of the code.
     #[must_use]
     pub fn prepare(mut self, toolkit_kind: &'static str, data_tool: bool) -> Definition {
         if data_tool
@@ -77,7 +84,8 @@ impl DefinitionSource {
         let name = self.name;
         let json = serde_json::value::to_raw_value(&self).expect("a definition is plain JSON");
         let sha256 = sha256_hex(json.get().as_bytes());
-        Definition { name, toolkit_kind, json, sha256 }
+        let input = schema::InputSchema::compile(&self.input_schema);
+        Definition { name, toolkit_kind, json, sha256, input }
     }
 }
 
@@ -138,60 +146,8 @@ impl ToolResult {
     /// # Errors
     /// [`ToolError`] `internal` when it has no JSON form.
     pub fn from_serialize<T: Serialize>(value: &T) -> Result<Self, ToolError> {
-        let structured = serde_json::to_vec(value).map_err(|_| ToolError::internal("result_not_json"))?;
+        let structured = serde_json::to_vec(value).map_err(|_| ToolError::internal(Reason::ResultNotJson))?;
         Ok(Self { structured: structured.into() })
-    }
-}
-
-/// Why a tool refuses or fails; `{code, category, message, hint}` is what the agent sees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ToolError {
-    /// The specific reason, stable, in `snake_case`.
-    pub code: &'static str,
-    /// From the closed set.
-    pub category: Category,
-    /// One sentence for the caller; no internals.
-    pub message: String,
-    /// What to do next.
-    pub hint: String,
-    /// When to try again, seconds, where time alone helps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_after_s: Option<u32>,
-}
-
-impl ToolError {
-    /// An error of the given category.
-    #[must_use]
-    pub fn new(
-        category: Category,
-        code: &'static str,
-        message: impl Into<String>,
-        hint: impl Into<String>,
-    ) -> Self {
-        Self { code, category, message: message.into(), hint: hint.into(), retry_after_s: None }
-    }
-
-    /// The same with the time after which to try again, seconds.
-    #[must_use]
-    pub fn retry_after(self, seconds: u32) -> Self {
-        Self { retry_after_s: Some(seconds), ..self }
-    }
-
-    /// The arguments are wrong.
-    #[must_use]
-    pub fn validation(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::new(Category::Validation, code, message, hint)
-    }
-
-    /// Ours, without details: the call id finds them in the log output.
-    #[must_use]
-    pub fn internal(code: &'static str) -> Self {
-        Self::new(
-            Category::Internal,
-            code,
-            "The platform failed while it ran the tool.",
-            "Try again; when it persists, give the operator the call id.",
-        )
     }
 }
 

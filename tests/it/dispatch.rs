@@ -10,6 +10,7 @@ use annals::dispatch::{Answer, CallRequest, Client, Dispatch, Limits};
 use annals::event::{AckCheck, AckClass, AuthMethod, Decoded, Facts, Kind, Transport};
 use annals::log::embedded::{EmbeddedLog, Options};
 use annals::log::{Lanes, Log};
+use annals::refusal::Reason;
 use annals::tools::{
     CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult, Toolbox,
 };
@@ -73,7 +74,7 @@ impl Tool for Puppet {
 
     fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError> {
         let arguments: Arguments = serde_json::from_str(arguments.get())
-            .map_err(|error| ToolError::validation("bad_arguments", error.to_string(), ""))?;
+            .map_err(|error| ToolError::new(Reason::ArgumentInvalid, error.to_string(), ""))?;
         assert_ne!(arguments.r#do, "panic_in_parse");
         let (started, finished) = (self.started.clone(), Arc::clone(&self.finished));
         Ok(Box::new(Pull { arguments, started, finished, go_on: self.go_on.subscribe() }))
@@ -91,22 +92,17 @@ impl Prepared for Pull {
         async move {
             match self.arguments.r#do.as_str() {
                 "fail" => {
-                    return Err(ToolError::new(
-                        Category::Upstream,
-                        "downstream_down",
-                        "It is down.",
-                        "Wait.",
-                    ));
+                    return Err(ToolError::new(Reason::ConnectionUnreachable, "It is down.", "Wait."));
                 }
                 "panic" => panic!("told to"),
                 "wait_for_cancel" => context.cancel.cancelled().await,
                 "obey_cancel" => {
                     context.cancel.cancelled().await;
-                    return Err(ToolError::new(Category::Cancelled, "cancelled", "It stopped.", ""));
+                    return Err(ToolError::new(Reason::Cancelled, "It stopped.", ""));
                 }
                 "fail_after_cancel" => {
                     context.cancel.cancelled().await;
-                    return Err(ToolError::new(Category::Upstream, "downstream_down", "It is down.", ""));
+                    return Err(ToolError::new(Reason::ConnectionUnreachable, "It is down.", ""));
                 }
                 "panic_after_cancel" => {
                     context.cancel.cancelled().await;
@@ -248,7 +244,7 @@ async fn a_refused_intent_runs_nothing() {
     stage.log.set(Fault::Refuse);
     let answer = stage.dispatch.call(request(&stage, r#"{"do":"answer"}"#)).await;
     let Answer::Unavailable { error, retry_after_s } = answer else { panic!("{answer:?}") };
-    assert_eq!((error.code, retry_after_s), ("log_full", 30));
+    assert_eq!((error.code(), retry_after_s), ("log_full", 30));
     assert_eq!((*stage.started.borrow(), kinds(&stage).await), (0, vec![]));
 }
 
@@ -258,7 +254,7 @@ async fn an_intent_that_may_be_written_has_its_end() {
     stage.log.set(Fault::LoseAck(Kind::ToolCallRequested));
     let answer = stage.dispatch.call(request(&stage, r#"{"do":"answer"}"#)).await;
     let Answer::Unavailable { error, retry_after_s } = answer else { panic!("{answer:?}") };
-    assert_eq!((error.code, retry_after_s), ("log_unavailable", 2));
+    assert_eq!((error.code(), retry_after_s), ("log_unavailable", 2));
     assert_eq!(*stage.started.borrow(), 0);
     // The caller does not wait for that end.
     tokio::time::timeout(SOON, stage.tasks.join()).await.unwrap();
@@ -283,7 +279,7 @@ async fn a_result_whose_outcome_may_be_lost_is_withheld() {
     stage.log.set(Fault::LoseAck(Kind::ToolCallCompleted));
     let answer = stage.dispatch.call(request(&stage, r#"{"do":"answer"}"#)).await;
     let Answer::OutcomeUnrecorded(error) = answer else { panic!("{answer:?}") };
-    assert_eq!(error.code, "outcome_unrecorded");
+    assert_eq!(error.code(), "outcome_unrecorded");
 }
 
 /// What a call must leave behind.
@@ -322,17 +318,17 @@ const FAILED: &[Kind] = &[Kind::ToolCallRequested, Kind::ToolCallFailed];
 async fn every_refusal_before_the_intent_is_one_denied_event() {
     for (tool, arguments, category, code) in [
         ("pupet", r#"{"do":"x"}"#, Category::Validation, "unknown_tool"),
-        ("puppet", r#"{"do":5}"#, Category::Validation, "bad_arguments"),
-        ("puppet", r#"{"do":"x","more":1}"#, Category::Validation, "bad_arguments"),
+        ("puppet", r#"{"do":5}"#, Category::Validation, "argument_invalid"),
+        ("puppet", r#"{"do":"x","more":1}"#, Category::Validation, "argument_invalid"),
         ("puppet", r#"{"do":"x","purpose":5}"#, Category::Validation, "purpose_not_text"),
-        ("puppet", "[1]", Category::Validation, "arguments_not_an_object"),
+        ("puppet", "[1]", Category::Validation, "arguments_not_object"),
         ("puppet", r#"{"do":"panic_in_parse"}"#, Category::Internal, "panic"),
         ("puppet", r#"{"do":"x","connection":"hr"}"#, Category::Authz, "connection_not_allowed"),
     ] {
         let expected = Expected { kinds: DENIED, category: Some(category), code: Some(code) };
         let answer = case(tool, arguments, expected).await;
         let Answer::Denied(error) = answer else { panic!("{code}: {answer:?}") };
-        assert_eq!(error.code, code);
+        assert_eq!(error.code(), code);
         if code == "unknown_tool" {
             assert!(error.hint.contains("Did you mean puppet?"), "{}", error.hint);
         }
@@ -345,7 +341,7 @@ async fn a_tool_that_the_persona_may_not_call_is_denied() {
     let mut call = request(&stage, r#"{"do":"answer"}"#);
     call.persona = Arc::new(Persona { name: "auditor".into(), ..Persona::default() });
     let answer = stage.dispatch.call(call).await;
-    assert!(matches!(&answer, Answer::Denied(error) if error.code == "tool_not_allowed"), "{answer:?}");
+    assert!(matches!(&answer, Answer::Denied(error) if error.code() == "tool_not_allowed"), "{answer:?}");
     let expected =
         Expected { kinds: DENIED, category: Some(Category::Authz), code: Some("tool_not_allowed") };
     leaves(&stage, &expected).await;
@@ -355,25 +351,25 @@ async fn a_tool_that_the_persona_may_not_call_is_denied() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_call_is_recorded_as_denied() {
     let stage = stage();
-    let error = ToolError::validation("name_missing", "params.name is missing.", "Name the tool.");
+    let error = ToolError::new(Reason::ToolNameMissing, "params.name is missing.", "Name the tool.");
     let answer =
         stage.dispatch.refuse(CallRequest { tool: String::new(), ..request(&stage, "{}") }, error).await;
     assert!(matches!(answer, Answer::Denied(_)), "{answer:?}");
     let expected =
-        Expected { kinds: DENIED, category: Some(Category::Validation), code: Some("name_missing") };
+        Expected { kinds: DENIED, category: Some(Category::Validation), code: Some("tool_name_missing") };
     leaves(&stage, &expected).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_and_a_panicking_tool_are_failed_events() {
     let expected =
-        Expected { kinds: FAILED, category: Some(Category::Upstream), code: Some("downstream_down") };
+        Expected { kinds: FAILED, category: Some(Category::Upstream), code: Some("connection_unreachable") };
     let answer = case("puppet", r#"{"do":"fail"}"#, expected).await;
-    assert!(matches!(answer, Answer::Failed(error) if error.code == "downstream_down"));
+    assert!(matches!(answer, Answer::Failed(error) if error.code() == "connection_unreachable"));
     for told in ["panic", "panic_at_once"] {
         let expected = Expected { kinds: FAILED, category: Some(Category::Internal), code: Some("panic") };
         let answer = case("puppet", &format!(r#"{{"do":"{told}"}}"#), expected).await;
-        assert!(matches!(answer, Answer::Failed(error) if error.code == "panic"), "{told}");
+        assert!(matches!(answer, Answer::Failed(error) if error.code() == "panic"), "{told}");
     }
 }
 
@@ -382,7 +378,7 @@ async fn a_call_over_its_deadline_is_timed_out_even_when_the_tool_does_not_liste
     for told in ["obey_cancel", "ignore_cancel"] {
         let stage = stage_with(Limits { call_timeout: Duration::from_millis(200), ..Limits::default() });
         let answer = stage.dispatch.call(request(&stage, &format!(r#"{{"do":"{told}"}}"#))).await;
-        assert!(matches!(&answer, Answer::TimedOut(error) if error.code == "call_timed_out"), "{answer:?}");
+        assert!(matches!(&answer, Answer::TimedOut(error) if error.code() == "call_timed_out"), "{answer:?}");
         let expected = Expected {
             kinds: &[Kind::ToolCallRequested, Kind::ToolCallTimedOut],
             category: Some(Category::Timeout),
@@ -394,7 +390,7 @@ async fn a_call_over_its_deadline_is_timed_out_even_when_the_tool_does_not_liste
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_and_shutdown_are_cancelled_events() {
-    for (shutdown, code) in [(false, "cancelled_by_caller"), (true, "shutting_down")] {
+    for (shutdown, code) in [(false, "cancelled_by_caller"), (true, "cancelled_by_shutdown")] {
         let stage = stage();
         let call = request(&stage, r#"{"do":"obey_cancel"}"#);
         let cancel = call.cancel.clone();
@@ -407,7 +403,7 @@ async fn cancel_and_shutdown_are_cancelled_events() {
             cancel.cancel();
         }
         let answer = answer.await.unwrap();
-        assert!(matches!(&answer, Answer::Cancelled(error) if error.code == code), "{answer:?}");
+        assert!(matches!(&answer, Answer::Cancelled(error) if error.code() == code), "{answer:?}");
         let expected = Expected {
             kinds: &[Kind::ToolCallRequested, Kind::ToolCallCancelled],
             category: Some(Category::Cancelled),
@@ -423,7 +419,7 @@ async fn after_shutdown_no_call_starts() {
     stage.tasks.stop().await;
     let answer = stage.dispatch.call(request(&stage, r#"{"do":"answer"}"#)).await;
     assert!(
-        matches!(&answer, Answer::Unavailable { error, .. } if error.code == "shutting_down"),
+        matches!(&answer, Answer::Unavailable { error, .. } if error.code() == "shutting_down"),
         "{answer:?}"
     );
     assert_eq!((*stage.started.borrow(), kinds(&stage).await), (0, vec![]));
@@ -451,7 +447,7 @@ async fn one_call_too_many_is_denied_and_the_place_comes_back() {
     let first = Tasks::new().spawn("call", async move { dispatch.call(call).await });
     until_started(&stage).await;
     let answer = stage.dispatch.call(request(&stage, r#"{"do":"answer"}"#)).await;
-    assert!(matches!(&answer, Answer::Denied(error) if error.code == "too_many_calls"), "{answer:?}");
+    assert!(matches!(&answer, Answer::Denied(error) if error.code() == "too_many_calls"), "{answer:?}");
     stage.go_on.send_replace(true);
     assert!(matches!(first.await.unwrap(), Answer::Completed(_)));
     let answer = stage.dispatch.call(request(&stage, r#"{"do":"answer"}"#)).await;
@@ -518,7 +514,10 @@ async fn the_largest_call_still_fits_an_event() {
     let arguments = format!(r#"{{"do":"fail","x":"{hard}"}}"#).replace(r#","x""#, r#","connection""#);
     let arguments = arguments.replace(r#""do":"fail""#, &format!(r#""do":"fail","purpose":"{purpose}""#));
     let answer = stage.dispatch.call(request(&stage, &arguments)).await;
-    assert!(matches!(&answer, Answer::Denied(error) if error.code == "connection_not_allowed"), "{answer:?}");
+    assert!(
+        matches!(&answer, Answer::Denied(error) if error.code() == "connection_not_allowed"),
+        "{answer:?}"
+    );
     assert_eq!(kinds(&stage).await, vec![Kind::ToolCallDenied]);
     assert!(events(&stage).await[0].personal.clone().unwrap().arguments.is_some());
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annals::auth::{Auth, AuthError, FloodLimits, Keys, Presented, Unauthenticated};
-use annals::base::{Category, Clock, SystemClock, Tasks};
+use annals::base::{Clock, SystemClock, Tasks};
 use annals::config::Config;
 use annals::db::Role;
 use annals::dispatch::Client;
-use annals::event::{AuthFailed, Decoded, Facts, Kind, Personal, RequestRefused, Transport};
+use annals::event::{AuthFailed, Decoded, Facts, Kind, Personal, Transport};
 use annals::log::embedded::{EmbeddedLog, Options, ScannedItem, Scanner};
 use annals::log::{Lanes, Log};
+use annals::refusal::{Place, Reason, Surface};
 use serde_json::json;
 use sqlx::Row;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,6 +54,10 @@ fn gate(limits: FloodLimits) -> Gate {
     Gate { _dir: dir, log, auth, tasks }
 }
 
+fn at(route: &str) -> Place<'_> {
+    Place { route, surface: Surface::Mcp, transport: Transport::Http }
+}
+
 impl Gate {
     /// Knocks from `ip`; the code of the refusal.
     async fn knock(&self, ip: &str, key: Option<&str>) -> &'static str {
@@ -60,10 +65,9 @@ impl Gate {
             Client { ip: Some(ip.into()), user_agent: Some("agent ".repeat(2_000)), ..Client::default() };
         let route = format!("POST /{}", "r".repeat(10_000));
         let api_key = key.map(str::as_bytes);
-        let presented =
-            Presented { authorization: None, api_key, route: &route, source: "mcp", client: &client };
+        let presented = Presented { authorization: None, api_key, place: at(&route), client: &client };
         match self.auth.authenticate(presented).await.unwrap_err() {
-            AuthError::Unauthenticated { code, .. } | AuthError::Unavailable { code, .. } => code,
+            AuthError::Unauthenticated(refusal) | AuthError::Unavailable { refusal, .. } => refusal.code(),
         }
     }
 
@@ -171,30 +175,12 @@ async fn a_count_that_may_be_written_is_not_told_again() {
 #[tokio::test]
 async fn other_refusals_of_the_unknown_share_the_limits() {
     let gate = gate(limits(1, Duration::from_secs(10)));
-    let refused = |reason: &str, method: &str| {
-        Unauthenticated::Request(RequestRefused {
-            reason: reason.into(),
-            category: Category::Validation,
-            status: Some(400),
-            rpc_code: Some(-32_700),
-            route: "POST /mcp".into(),
-            source: "mcp".into(),
-            transport: Transport::Http,
-            subject_id: None,
-            auth_method: None,
-            key_id: None,
-            persona: None,
-            session_id: None,
-            method: Some(method.into()),
-            request_id: Some("7".into()),
-            count: 1,
-            window: None,
-        })
-    };
     let client = Client { ip: Some("192.0.2.1".into()), ..Client::default() };
-    for (reason, method) in [("not_json", "a"), ("not_json", "b"), ("not_json", "c"), ("batch", "d")] {
-        let what = refused(reason, method);
-        gate.auth.refuse_unauthenticated(&client, what, &Personal::default()).await.unwrap();
+    for reason in [Reason::NotJson, Reason::NotJson, Reason::NotJson, Reason::Batch] {
+        let refusal = annals::refusal::Refusal::new(reason, "It is none.", "Send one.");
+        let refused =
+            Unauthenticated { refusal: &refusal, place: at("POST /mcp"), client: &client, key: None };
+        gate.auth.refuse_unauthenticated(refused).await.unwrap();
     }
     assert_eq!(gate.knock("192.0.2.1", None).await, "missing");
     gate.tasks.stop().await;
@@ -210,7 +196,7 @@ async fn other_refusals_of_the_unknown_share_the_limits() {
         })
         .collect();
     let expected = [
-        (("not_json".to_owned(), false), (1, Some("a".to_owned()), Some(400))),
+        (("not_json".to_owned(), false), (1, None::<String>, Some(400))),
         (("not_json".to_owned(), true), (2, None, Some(400))),
         (("batch".to_owned(), true), (1, None, Some(400))),
         (("missing".to_owned(), true), (1, None, None)),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use annals::auth::{AuditAccess, Auth, AuthError, Globs, KeyRecord, Keys, Persona, Personas, Presented};
 use annals::base::{Clock, SystemClock, sha256};
 use annals::dispatch::Client;
-use annals::event::Facts;
+use annals::event::{Facts, Transport};
 use annals::log::embedded::{EmbeddedLog, Options};
 use annals::log::{Lanes, Log};
+use annals::refusal::{Place, Surface};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -49,8 +50,8 @@ fn record(name: &str, role: &str) -> KeyRecord {
 async fn knock(door: &Door, key: Option<&str>) -> Result<String, AuthError> {
     let client = Client { ip: Some("192.0.2.9".into()), ..Client::default() };
     let api_key = key.map(str::as_bytes);
-    let presented =
-        Presented { authorization: None, api_key, route: "POST /mcp", source: "mcp", client: &client };
+    let place = Place { route: "POST /mcp", surface: Surface::Mcp, transport: Transport::Http };
+    let presented = Presented { authorization: None, api_key, place, client: &client };
     door.auth.authenticate(presented).await.map(|(_, persona)| persona.name.clone())
 }
 
@@ -79,10 +80,8 @@ async fn each_refused_credential_is_durable_with_its_reason() {
         (Some("unmapped"), "unmapped"),
     ];
     for (key, reason) in cases {
-        let Err(AuthError::Unauthenticated { code, .. }) = knock(&door, key).await else {
-            panic!("{reason}")
-        };
-        assert_eq!(code, reason);
+        let Err(AuthError::Unauthenticated(refusal)) = knock(&door, key).await else { panic!("{reason}") };
+        assert_eq!(refusal.code(), reason);
     }
     let recorded = facts(&door).await;
     let reasons: Vec<&str> = recorded
@@ -102,10 +101,13 @@ async fn each_refused_credential_is_durable_with_its_reason() {
 #[tokio::test]
 async fn before_the_keys_are_loaded_nobody_is_called_unknown() {
     let door = door();
-    let Err(AuthError::Unavailable { code, .. }) = knock(&door, Some("nobody")).await else {
+    let Err(AuthError::Unavailable { refusal, .. }) = knock(&door, Some("nobody")).await else {
         panic!("decided")
     };
-    assert_eq!((code, facts(&door).await.len()), ("keys_loading", 0));
+    assert_eq!(refusal.code(), "keys_loading");
+    let recorded = facts(&door).await;
+    let [Facts::RequestRefused(refused)] = recorded.as_slice() else { panic!("{recorded:?}") };
+    assert_eq!((refused.reason.as_str(), refused.status), ("keys_loading", Some(503)));
 }
 
 #[tokio::test]
@@ -113,10 +115,10 @@ async fn a_refusal_that_cannot_be_recorded_is_unavailable() {
     let door = door();
     door.keys.load([]);
     door.log.set(Fault::Refuse);
-    let Err(AuthError::Unavailable { code, .. }) = knock(&door, Some("nobody")).await else {
+    let Err(AuthError::Unavailable { refusal, .. }) = knock(&door, Some("nobody")).await else {
         panic!("decided")
     };
-    assert_eq!(code, "log_unavailable");
+    assert_eq!(refusal.code(), "log_unavailable");
 }
 
 #[tokio::test]
@@ -127,8 +129,7 @@ async fn reading_the_audit_is_durable_before_it_is_allowed_and_refusing_it_too()
     let presented = Presented {
         authorization: Some(b"Bearer k"),
         api_key: None,
-        route: "GET /",
-        source: "rest",
+        place: Place { route: "GET /", surface: Surface::Rest, transport: Transport::Http },
         client: &client,
     };
     let (principal, analyst) = door.auth.authenticate(presented).await.unwrap();

@@ -41,6 +41,7 @@ async fn foreign_hosts_and_pages_are_refused_everywhere_but_on_health() {
         ("a name that starts well", Some("localhost.evil.example"), None, false),
     ];
     let routes = ["/mcp", "/", "/api/v1/admin/audit/events", "/robots.txt", "/nope"];
+    let mut refused = 1;
     for (what, host, origin, allowed) in cases {
         for path in routes.iter().chain(&["/healthz", "/readyz"]) {
             let base = if matches!(*path, "/mcp" | "/") { modern(LIST, "") } else { Ask::get("") };
@@ -48,6 +49,7 @@ async fn foreign_hosts_and_pages_are_refused_everywhere_but_on_health() {
             ask = host.into_iter().fold(ask, |ask, host| ask.header("host", host));
             ask = origin.into_iter().fold(ask, |ask, origin| ask.header("origin", origin));
             let got = server.send(&ask).await;
+            refused += usize::from(matches!(got.status, 403 | 404));
             let open = routes.contains(path);
             assert_eq!(got.status == 403, open && !allowed, "{what} {path}: {got:?}");
             if got.status == 403 {
@@ -65,12 +67,13 @@ async fn foreign_hosts_and_pages_are_refused_everywhere_but_on_health() {
     }
     let answer = raw(&server, "GET /nope HTTP/1.1\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    // Only what was let in reached the gate: one read of the audit for each allowed case.
+    // Only what was let in reached the gate: one read of the audit for each allowed case; all else left its refusal.
     let kinds: Vec<_> = server.events().await.iter().map(|event| event.kind).collect();
-    assert_eq!(
-        kinds,
-        vec![annals::event::Kind::AdminAuditQueried; cases.iter().filter(|case| case.3).count()]
-    );
+    let count = |kind| kinds.iter().filter(|found| **found == kind).count();
+    let allowed = cases.iter().filter(|case| case.3).count();
+    let expected = (allowed, refused, allowed + refused);
+    let (reads, refusals) = (annals::event::Kind::AdminAuditQueried, annals::event::Kind::RequestRefused);
+    assert_eq!((count(reads), count(refusals), kinds.len()), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +101,13 @@ async fn pages_that_are_served_may_read_the_answers() {
     }
     let got = server.send(&question("https://evil.example")).await;
     assert_eq!((got.status, got.header("access-control-allow-origin")), (403, ""));
-    assert!(server.events().await.is_empty());
+    let events = server.events().await;
+    let [annals::event::Facts::RequestRefused(refused)] =
+        &events.iter().map(|e| e.facts.clone()).collect::<Vec<_>>()[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!(refused.reason, "origin_not_allowed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,6 +149,7 @@ async fn media_types_are_json() {
 async fn health_is_the_process_and_readiness_the_log() {
     let server = Harness::start().await;
     let anonymous = |path: &str| Ask::get(path).without("authorization");
+    assert_eq!(server.send(&anonymous("/healthz").method("POST")).await.status, 405);
     let ready = async || {
         let got = server.send(&anonymous("/readyz")).await;
         (got.status, got.json())
@@ -162,7 +172,6 @@ async fn health_is_the_process_and_readiness_the_log() {
         )
     );
     assert_eq!(server.send(&anonymous("/healthz")).await.status, 200);
-    assert_eq!(server.send(&anonymous("/healthz").method("POST")).await.status, 405);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,6 +28,7 @@ mod projection;
 mod query;
 mod rate;
 mod reading;
+mod refusals;
 mod retention;
 mod schemas;
 mod server;

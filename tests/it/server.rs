@@ -275,14 +275,14 @@ async fn sigterm_ends_within_eight_seconds_and_running_calls_are_recorded_as_can
     let status = server.terminate_within(Duration::from_secs(8)).await.expect("an end within eight seconds");
     assert!(status.success(), "{status}: {}", server.log_text());
     let (_, answer) = running.await.unwrap().unwrap();
-    assert!(answer.to_string().contains("shutting_down"), "{answer}");
+    assert!(answer.to_string().contains("cancelled_by_shutdown"), "{answer}");
     let report: Value = serde_json::from_str(&home.annals(&["verify", "--json"]).stdout).unwrap();
     assert_eq!(report["rows"]["pending"], 0, "the last events have their rows: {report}");
     assert!(!server.data_dir.join("run.json").exists());
     assert!(!server.data_dir.join("pg/postmaster.pid").exists(), "Postgres was stopped too");
     let again = home.serve(&[]);
     let cancelled = row(&Caller::new(&again), "&event_kind=tool_call.cancelled", |_| true).await;
-    assert_eq!(cancelled["error_code"], "shutting_down");
+    assert_eq!(cancelled["error_code"], "cancelled_by_shutdown");
     assert!(again.terminate().success());
     let verified = home.annals(&["verify", "--json"]);
     assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);

@@ -6,6 +6,7 @@
 use sqlx::postgres::{PgDatabaseError, PgErrorPosition};
 
 use crate::base::{Category, clip};
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 use crate::tools::connections::ConnectionLimits;
 
@@ -29,8 +30,7 @@ pub(super) fn connection_failed(name: &str, error: &sqlx::Error) -> ToolError {
 /// The server cannot be reached or ended the session.
 pub(super) fn unreachable(name: &str) -> ToolError {
     ToolError::new(
-        Category::Upstream,
-        "connection_unreachable",
+        Reason::ConnectionUnreachable,
         format!("The connection {name:?} is not reachable or its server ended the session."),
         "Try again; when it persists, tell the operator: the server's log output names the cause.",
     )
@@ -39,8 +39,7 @@ pub(super) fn unreachable(name: &str) -> ToolError {
 /// The statement ran longer than the connection allows.
 pub(in crate::tools) fn timed_out(limits: &ConnectionLimits) -> ToolError {
     ToolError::new(
-        Category::Timeout,
-        "sql_timeout",
+        Reason::SqlTimeout,
         format!("The statement ran longer than {} ms and was stopped.", limits.timeout.as_millis()),
         "Read less: filter on an indexed column, aggregate, or lower the limit.",
     )
@@ -50,48 +49,34 @@ pub(in crate::tools) fn timed_out(limits: &ConnectionLimits) -> ToolError {
 fn of_state(error: &PgDatabaseError, limits: &ConnectionLimits) -> Option<ToolError> {
     let state = error.code();
     let class = state.get(..2).unwrap_or_default();
-    let (category, code, hint) = match (class, state) {
+    let (reason, hint) = match (class, state) {
         (_, "57014") => return Some(timed_out(limits)),
-        (_, "42501") => (
-            Category::Authz,
-            "sql_permission_denied",
-            "This connection's role may not do that; query what it may read.",
-        ),
-        (_, "42601") => (Category::Validation, "sql_syntax", "Correct the SQL."),
+        (_, "42501") => {
+            (Reason::SqlPermissionDenied, "This connection's role may not do that; query what it may read.")
+        }
+        (_, "42601") => (Reason::SqlSyntax, "Correct the SQL."),
         (_, "42P01" | "3F000") => (
-            Category::Validation,
-            "sql_undefined_table",
+            Reason::SqlUndefinedTable,
             "List tables with SELECT table_schema, table_name FROM information_schema.tables.",
         ),
         (_, "42703") => (
-            Category::Validation,
-            "sql_undefined_column",
+            Reason::SqlUndefinedColumn,
             "List columns with SELECT column_name, data_type FROM information_schema.columns WHERE table_name = '...'.",
         ),
-        (_, "42883") => (
-            Category::Validation,
-            "sql_undefined_function",
-            "Check the name and cast the arguments to its types.",
-        ),
-        (_, "25006") => (Category::Validation, "sql_read_only", "Only reads are accepted."),
-        ("0A", _) => (Category::Validation, "sql_not_supported", "Write it another way."),
-        ("21" | "22" | "23" | "P0", _) => {
-            (Category::Validation, "sql_bad_value", "Correct the value or the cast in question.")
-        }
-        ("54", _) => (Category::Validation, "sql_too_complex", "Split the statement."),
+        (_, "42883") => (Reason::SqlUndefinedFunction, "Check the name and cast the arguments to its types."),
+        (_, "25006") => (Reason::SqlReadOnly, "Only reads are accepted."),
+        ("0A", _) => (Reason::SqlNotSupported, "Write it another way."),
+        ("21" | "22" | "23" | "P0", _) => (Reason::SqlBadValue, "Correct the value or the cast in question."),
+        ("54", _) => (Reason::SqlTooComplex, "Split the statement."),
         ("42" | "44" | "25" | "2F" | "34" | "24" | "26" | "2B" | "38" | "39" | "3B", _) => {
-            (Category::Validation, "sql_invalid", "Correct the SQL.")
+            (Reason::SqlInvalid, "Correct the SQL.")
         }
-        ("40" | "55", _) => {
-            (Category::Upstream, "sql_conflict", "Another session was in the way: try again.")
+        ("40" | "55", _) => (Reason::SqlConflict, "Another session was in the way: try again."),
+        ("53", _) => {
+            (Reason::SqlResourcesExhausted, "The server is short of something: read less or try later.")
         }
-        ("53", _) => (
-            Category::Upstream,
-            "sql_resources_exhausted",
-            "The server is short of something: read less or try later.",
-        ),
         ("XX" | "58" | "F0" | "HV", _) => {
-            (Category::Upstream, "sql_server_failed", "The server failed inside: tell its operator.")
+            (Reason::SqlServerFailed, "The server failed inside: tell its operator.")
         }
         _ => return None,
     };
@@ -99,16 +84,11 @@ fn of_state(error: &PgDatabaseError, limits: &ConnectionLimits) -> Option<ToolEr
         return None;
     }
     let place = match error.position() {
-        Some(PgErrorPosition::Original(at)) if category == Category::Validation => {
+        Some(PgErrorPosition::Original(at)) if reason.category() == Category::Validation => {
             format!(" at character {at}")
         }
         Some(PgErrorPosition::Original(_) | PgErrorPosition::Internal { .. }) | None => String::new(),
     };
     let said = clip(error.message(), 1_000);
-    Some(ToolError::new(
-        category,
-        code,
-        format!("Postgres refused the statement ({state}{place}): {said}"),
-        hint,
-    ))
+    Some(ToolError::new(reason, format!("Postgres refused the statement ({state}{place}): {said}"), hint))
 }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolError;
 use super::connections::ConnectionLimits;
-use crate::base::Category;
+use crate::refusal::Reason;
 
 /// How long opening a session may take, its role check included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,8 +96,7 @@ impl Pool {
         };
         let Ok(Ok(permit)) = permit else {
             return Err(ToolError::new(
-                Category::RateLimit,
-                "connection_busy",
+                Reason::ConnectionBusy,
                 format!("All sessions of the connection {:?} are in use.", self.name),
                 "Try again in a few seconds.",
             ));

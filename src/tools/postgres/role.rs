@@ -6,7 +6,7 @@
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
-use crate::base::Category;
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 
 /// Memberships that read or write around table rights. `pg_has_role` says yes to everything for a superuser, so the
@@ -70,8 +70,7 @@ pub(super) async fn check(
     let Some(row) = found else { return Ok(Ok(())) };
     let why: String = row.try_get("why")?;
     Ok(Err(ToolError::new(
-        Category::Upstream,
-        "connection_role_refused",
+        Reason::ConnectionRoleRefused,
         format!("The connection {name:?} is not used: its role {why}."),
         "The operator must give the connection a role of its own that may only SELECT.",
     )))

@@ -13,6 +13,7 @@ use sqlparser::parser::{Parser, ParserError};
 use super::denied::{is_denied_function, is_denied_relation};
 use super::lexer::{self, Token, Tokens};
 use super::refused;
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 
 /// A deeper expression is refused; Postgres' own limit is its stack.
@@ -55,19 +56,19 @@ pub(super) fn check(sql: &str) -> Result<Checked, ToolError> {
 fn one_query(tokens: &Tokens) -> Result<(), ToolError> {
     let list = &tokens.tokens;
     if list.len() > TOKENS_MAX {
-        return Err(ToolError::validation(
-            "sql_too_complex",
+        return Err(ToolError::new(
+            Reason::SqlTooComplex,
             format!("The statement has more than {TOKENS_MAX} tokens."),
             "Join against a table or VALUES with fewer entries.",
         ));
     }
     let Some(first) = list.iter().find(|token| !matches!(token, Token::Mark(';' | '('))) else {
-        return Err(ToolError::validation("sql_empty", "There is no statement.", "Send one SELECT."));
+        return Err(ToolError::new(Reason::SqlEmpty, "There is no statement.", "Send one SELECT."));
     };
     let mut rest = list.iter().skip_while(|token| **token != Token::Mark(';'));
     if rest.any(|token| *token != Token::Mark(';')) {
-        return Err(ToolError::validation(
-            "sql_multiple_statements",
+        return Err(ToolError::new(
+            Reason::SqlMultipleStatements,
             "There is text behind a semicolon: only one statement is accepted.",
             "Send the statements one by one.",
         ));
@@ -81,7 +82,7 @@ fn one_query(tokens: &Tokens) -> Result<(), ToolError> {
     }
     let what = if opens.is_empty() { "This".to_owned() } else { opens.to_uppercase() };
     Err(refused(
-        "sql_not_a_query",
+        Reason::SqlNotAQuery,
         format!("{what} is not a query: sql_query takes SELECT, WITH ... SELECT, VALUES or TABLE."),
     ))
 }
@@ -151,7 +152,7 @@ fn is_behind_brackets(tokens: &Tokens, index: usize) -> bool {
 fn denied_names(checked: &Checked) -> Result<(), ToolError> {
     if let Some(name) = checked.words.iter().find(|name| is_denied_relation(name)) {
         return Err(refused(
-            "sql_relation_refused",
+            Reason::SqlRelationRefused,
             format!(
                 "{name} shows credentials, settings or other sessions, or reaches another one's temporary objects: it is not readable here."
             ),
@@ -161,7 +162,7 @@ fn denied_names(checked: &Checked) -> Result<(), ToolError> {
     let mut called = checked.calls.iter().map(|(_, name)| name).chain(&checked.applied);
     if let Some(name) = called.find(|name| is_denied_function(name)) {
         return Err(refused(
-            "sql_function_refused",
+            Reason::SqlFunctionRefused,
             format!("The function {name} reaches beyond reading tables: it is not callable here."),
         ));
     }
@@ -179,8 +180,8 @@ fn shape(sql: &str) -> Result<(), ToolError> {
         .and_then(|mut parser| parser.parse_statements())
         .map_err(|error| unparsable(&error))?;
     let [statement] = statements.as_slice() else {
-        return Err(ToolError::validation(
-            "sql_multiple_statements",
+        return Err(ToolError::new(
+            Reason::SqlMultipleStatements,
             format!("There are {} statements: only one is accepted.", statements.len()),
             "Send the statements one by one.",
         ));
@@ -193,13 +194,13 @@ fn shape(sql: &str) -> Result<(), ToolError> {
 
 fn unparsable(error: &ParserError) -> ToolError {
     match error {
-        ParserError::TokenizerError(cause) | ParserError::ParserError(cause) => ToolError::validation(
-            "sql_syntax",
+        ParserError::TokenizerError(cause) | ParserError::ParserError(cause) => ToolError::new(
+            Reason::SqlSyntax,
             format!("The SQL cannot be read: {}.", crate::base::clip(cause, 500)),
             "Correct the SQL; where Postgres would take it, write it in a more common form.",
         ),
-        ParserError::RecursionLimitExceeded => ToolError::validation(
-            "sql_too_complex",
+        ParserError::RecursionLimitExceeded => ToolError::new(
+            Reason::SqlTooComplex,
             format!("The statement nests deeper than {NESTING_MAX} levels."),
             "Split it with WITH, or flatten its parentheses.",
         ),
@@ -220,8 +221,8 @@ impl Visitor for Shape {
             || query.format_clause.is_some()
             || !query.pipe_operators.is_empty();
         if foreign {
-            return ControlFlow::Break(ToolError::validation(
-                "sql_syntax",
+            return ControlFlow::Break(ToolError::new(
+                Reason::SqlSyntax,
                 "The SQL has a clause that Postgres does not know.",
                 "Write it in Postgres' dialect.",
             ));
@@ -241,7 +242,7 @@ impl Visitor for Shape {
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<ToolError> {
         if select.into.is_some() {
             return ControlFlow::Break(refused(
-                "sql_select_into",
+                Reason::SqlSelectInto,
                 "SELECT ... INTO makes a table: only reads are accepted.".to_owned(),
             ));
         }
@@ -259,14 +260,14 @@ impl Visitor for Shape {
 
 fn locks_rows() -> ToolError {
     refused(
-        "sql_locks_rows",
+        Reason::SqlLocksRows,
         "FOR UPDATE, FOR SHARE and their kin lock rows: only plain reads are accepted.".to_owned(),
     )
 }
 
 fn writes() -> ToolError {
     refused(
-        "sql_writes",
+        Reason::SqlWrites,
         "The statement changes data (INSERT, UPDATE, DELETE or MERGE): only reads are accepted.".to_owned(),
     )
 }
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
 
     fn code(sql: &str) -> &'static str {
-        check(sql).map_or_else(|error| error.code, |_| "passed")
+        check(sql).map_or_else(|error| error.code(), |_| "passed")
     }
 
     #[test]

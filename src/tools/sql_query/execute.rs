@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Column, Truncated, row_array};
 use super::check::Checked;
 use super::{functions, lexer};
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 use crate::tools::connections::ConnectionLimits;
 use crate::tools::postgres::{Lease, tool_error};
@@ -75,8 +76,8 @@ async fn describe(
     let statement = match connection.prepare(AssertSqlSafe(sql.to_owned()).into_sql_str()).await {
         // The driver asks the catalog about types it does not know, and knows no multiranges.
         Err(sqlx::Error::ColumnDecode { index, .. }) if index.contains("typtype") => {
-            return Ok(Err(ToolError::validation(
-                "sql_unsupported_type",
+            return Ok(Err(ToolError::new(
+                Reason::SqlUnsupportedType,
                 "A column is of a type that cannot be described here, such as a multirange.",
                 "Cast it: column::text.",
             )));
@@ -85,8 +86,8 @@ async fn describe(
     };
     let parameters = statement.parameters().map_or(0, |either| either.left().map_or(0, <[PgTypeInfo]>::len));
     if parameters > 0 {
-        return Ok(Err(ToolError::validation(
-            "sql_unsupported_syntax",
+        return Ok(Err(ToolError::new(
+            Reason::SqlUnsupportedSyntax,
             "There are no parameters to bind.",
             "Write the values in place of $n.",
         )));
@@ -175,7 +176,7 @@ impl Reader<'_> {
             ));
             return Ok(Some(Truncated::Rows));
         }
-        let row = json.map(row_array).transpose().map_err(|_| ToolError::internal("row_not_json"))?;
+        let row = json.map(row_array).transpose().map_err(|_| ToolError::internal(Reason::RowNotJson))?;
         let row = row.filter(|row| self.bytes + u64::try_from(row.get().len()).unwrap_or(u64::MAX) <= limit);
         let Some(row) = row else {
             self.note = Some(format!(

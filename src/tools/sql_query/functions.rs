@@ -8,6 +8,7 @@ use sqlx::postgres::PgConnection;
 
 use super::check::Checked;
 use super::refused;
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 
 /// Volatile by nature and harmless: they change nothing.
@@ -95,7 +96,7 @@ pub(super) async fn check(
         if let Some(row) = found {
             let (schema, name): (String, String) = (row.try_get("schema")?, row.try_get("name")?);
             return Ok(Err(refused(
-                "sql_function_refused",
+                Reason::SqlFunctionRefused,
                 format!(
                     "The function {schema}.{name} may change something or runs with its owner's rights: only functions that read are callable here."
                 ),
@@ -113,7 +114,7 @@ pub(super) async fn check(
     let Some(row) = found else { return Ok(Ok(())) };
     let name: String = row.try_get("name")?;
     Ok(Err(refused(
-        "sql_function_refused",
+        Reason::SqlFunctionRefused,
         format!("The {name} calls a function that may change something: it is not usable here."),
     )))
 }

@@ -4,6 +4,7 @@
 //! Only names matter here: a text that another parser takes for a comment or a string can hide no call from this one.
 //! It understands no grammar and never decides what is allowed.
 
+use crate::refusal::Reason;
 use crate::tools::ToolError;
 
 /// Postgres cuts longer names silently, so that two spellings would be one function.
@@ -344,16 +345,16 @@ impl Scanner<'_> {
     }
 
     fn syntax(&self, at: usize, cause: &str) -> ToolError {
-        ToolError::validation(
-            "sql_syntax",
+        ToolError::new(
+            Reason::SqlSyntax,
             format!("The SQL cannot be read: {cause} ({}).", self.place(at)),
             "Correct the SQL and try again.",
         )
     }
 
     fn unsupported(&self, at: usize, cause: &str) -> ToolError {
-        ToolError::validation(
-            "sql_unsupported_syntax",
+        ToolError::new(
+            Reason::SqlUnsupportedSyntax,
             format!("The SQL is refused: {cause} ({}).", self.place(at)),
             "Write it in the plain form.",
         )
@@ -402,10 +403,10 @@ mod tests {
             ("SELECT $a$ b", "sql_syntax", "line 1, column 8"),
         ] {
             let error = read(sql).unwrap_err();
-            assert_eq!(error.code, code, "{sql}");
+            assert_eq!(error.code(), code, "{sql}");
             assert!(error.message.contains(place), "{sql}: {}", error.message);
         }
-        assert_eq!(read(&format!("SELECT {}", "a".repeat(64))).unwrap_err().code, "sql_unsupported_syntax");
+        assert_eq!(read(&format!("SELECT {}", "a".repeat(64))).unwrap_err().code(), "sql_unsupported_syntax");
     }
 
     #[test]

@@ -23,7 +23,8 @@ use super::connections::Connections;
 use super::postgres::Lease;
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
-use crate::base::{Category, clip};
+use crate::base::clip;
+use crate::refusal::Reason;
 
 /// The longest statement, bytes.
 const SQL_BYTES_MAX: usize = 64 * 1024;
@@ -64,15 +65,15 @@ impl Tool for SqlQuery {
     fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError> {
         let arguments: Arguments = arguments::read("sql_query", &["sql", "connection", "limit"], arguments)?;
         if arguments.sql.len() > SQL_BYTES_MAX {
-            return Err(ToolError::validation(
-                "sql_too_long",
+            return Err(ToolError::new(
+                Reason::SqlTooLong,
                 format!("The statement has {} bytes; {SQL_BYTES_MAX} are accepted.", arguments.sql.len()),
                 "Shorten it.",
             ));
         }
         if arguments.limit == Some(0) {
-            return Err(ToolError::validation(
-                "argument_invalid",
+            return Err(ToolError::new(
+                Reason::ArgumentInvalid,
                 "limit is 0; it must be at least 1.",
                 "Leave it out for the connection's own limit.",
             ));
@@ -164,15 +165,14 @@ impl Call {
 }
 
 /// A refusal of a readable statement.
-fn refused(code: &'static str, message: String) -> ToolError {
-    ToolError::validation(code, message, "sql_query only reads: send one SELECT without side effects.")
+fn refused(reason: Reason, message: String) -> ToolError {
+    ToolError::new(reason, message, "sql_query only reads: send one SELECT without side effects.")
 }
 
 /// Dispatch refuses it before; this holds when the tool is called in another way.
 fn not_allowed(name: &str) -> ToolError {
     ToolError::new(
-        Category::Authz,
-        "connection_not_allowed",
+        Reason::ConnectionNotAllowed,
         format!("Your persona may not reach the connection {:?}.", clip(name, 64)),
         "list_connections names those that you may.",
     )
@@ -180,8 +180,7 @@ fn not_allowed(name: &str) -> ToolError {
 
 pub(super) fn cancelled() -> ToolError {
     ToolError::new(
-        Category::Cancelled,
-        "cancelled",
+        Reason::Cancelled,
         "The call was cancelled and its statement stopped.",
         "Send it again when it is still wanted.",
     )

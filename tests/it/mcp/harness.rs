@@ -12,6 +12,7 @@ use annals::http::{Guard, ListenerLimits, Readiness, State, StoreState};
 use annals::log::embedded::{EmbeddedLog, Options};
 use annals::log::{Lanes, Log};
 use annals::mcp::{Server, SessionLimits};
+use annals::refusal::Reason;
 use annals::tools::{
     CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult, Toolbox,
 };
@@ -74,8 +75,8 @@ impl Tool for TestTool {
 
     fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError> {
         if arguments.get().contains("unwanted") {
-            return Err(ToolError::validation(
-                "unknown_argument",
+            return Err(ToolError::new(
+                Reason::ArgumentUnknown,
                 "There is no argument \"unwanted\".",
                 "Leave it out.",
             ));
@@ -103,8 +104,7 @@ impl Prepared for Run {
                 }
                 Behaviour::Panic => panic!("told to"),
                 Behaviour::Fail => {
-                    let category = annals::base::Category::Upstream;
-                    return Err(ToolError::new(category, "downstream_down", "It is down.", "Wait."));
+                    return Err(ToolError::new(Reason::ConnectionUnreachable, "It is down.", "Wait."));
                 }
                 Behaviour::Echo | Behaviour::PanicInParse => {}
             }
@@ -222,12 +222,13 @@ impl Harness {
         let keys = Arc::new(Keys::new());
         keys.load([ANN, ANN_TOO, BOB, CARL].map(key));
         let auth = Arc::new(Auth::new(Arc::clone(&keys), config.personas().unwrap(), None, lanes));
-        let mcp = Server::new(dispatch, setup.sessions, tasks.clone());
+        let mcp = Server::new(Arc::clone(&dispatch), setup.sessions, tasks.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let health = Arc::clone(&log);
         let state = State {
             mcp: mcp.clone(),
+            dispatch: Arc::clone(&dispatch),
             auth: Arc::clone(&auth),
             query: query(),
             readiness: Box::new(move || Readiness { log: health.health(), store: *store_seen.borrow() }),

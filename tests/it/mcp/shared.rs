@@ -110,9 +110,9 @@ async fn each_end_of_a_call_has_its_answer_and_its_event() {
     let cases = [
         ("sql_ecko", "{}", -32602, "unknown_tool", Kind::ToolCallDenied),
         ("", "{}", -32602, "unknown_tool", Kind::ToolCallDenied),
-        ("sql_echo", r#"{"unwanted":1}"#, 0, "unknown_argument", Kind::ToolCallDenied),
+        ("sql_echo", r#"{"unwanted":1}"#, 0, "argument_unknown", Kind::ToolCallDenied),
         ("sql_echo", r#"{"purpose":1}"#, 0, "purpose_not_text", Kind::ToolCallDenied),
-        ("test_fail", "{}", 0, "downstream_down", Kind::ToolCallFailed),
+        ("test_fail", "{}", 0, "connection_unreachable", Kind::ToolCallFailed),
         ("test_panic", "{}", -32603, "panic", Kind::ToolCallFailed),
         ("test_panic_in_parse", "{}", -32603, "panic", Kind::ToolCallDenied),
         ("test_slow", "{}", 0, "call_timed_out", Kind::ToolCallTimedOut),

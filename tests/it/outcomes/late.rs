@@ -17,7 +17,10 @@ async fn cancelled(stage: &Stage, told: &str) {
     until_started(stage).await;
     cancel.cancel();
     let answer = answer.await.unwrap();
-    assert!(matches!(&answer, Answer::Cancelled(error) if error.code == "cancelled_by_caller"), "{answer:?}");
+    assert!(
+        matches!(&answer, Answer::Cancelled(error) if error.code() == "cancelled_by_caller"),
+        "{answer:?}"
+    );
 }
 
 /// The one late event behind the call's end.
@@ -37,7 +40,7 @@ fn late(events: &[Decoded]) -> Terminal {
 async fn what_a_tool_gives_after_its_end_is_one_late_event() {
     for (told, category, code) in [
         ("wait_for_cancel", None, None),
-        ("fail_after_cancel", Some(Category::Upstream), Some("downstream_down")),
+        ("fail_after_cancel", Some(Category::Upstream), Some("connection_unreachable")),
         ("panic_after_cancel", Some(Category::Internal), Some("panic")),
     ] {
         let stage = stage();

@@ -142,8 +142,14 @@ async fn every_escape_is_refused_by_its_rule_and_changes_nothing() {
     for escape in escapes() {
         match call(&tool, json!({"sql": bait.sql(&escape)})).await {
             Ok(answer) => wrong.push(format!("{}: passed with {answer}", escape.name)),
-            Err(error) if error.code != escape.code || error.category != Category::Validation => {
-                wrong.push(format!("{}: {} {:?} {}", escape.name, error.code, error.category, error.message));
+            Err(error) if error.code() != escape.code || error.category() != Category::Validation => {
+                wrong.push(format!(
+                    "{}: {} {:?} {}",
+                    escape.name,
+                    error.code(),
+                    error.category(),
+                    error.message
+                ));
             }
             Err(_) => {}
         }
@@ -208,7 +214,7 @@ async fn in_an_ordinary_database_the_check_refuses_all_and_the_transaction_alone
     for escape in escapes() {
         let arguments = json!({"sql": bait.sql(&escape)});
         let error = call(&checking, arguments.clone()).await.unwrap_err();
-        assert_eq!(error.code, escape.code, "{}: {}", escape.name, error.message);
+        assert_eq!(error.code(), escape.code, "{}: {}", escape.name, error.message);
         drop(call(&bare, arguments).await);
         bait.assert_unchanged(&escape.name).await;
         let locks: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
@@ -220,7 +226,7 @@ async fn in_an_ordinary_database_the_check_refuses_all_and_the_transaction_alone
     for sql in
         ["SELECT danger()", "SELECT quiet_danger()", "SELECT 1 ## 1", "SELECT danger_sum(id) FROM accounts"]
     {
-        assert_eq!(call(&bare, json!({"sql": sql})).await.unwrap_err().code, "sql_read_only", "{sql}");
+        assert_eq!(call(&bare, json!({"sql": sql})).await.unwrap_err().code(), "sql_read_only", "{sql}");
     }
     connections.close().await;
     server.stop().await;
@@ -265,7 +271,7 @@ async fn questions_that_only_read_are_answered() {
         match call(&tool, json!({"sql": innocent.sql})).await {
             Ok(answer) if answer["row_count"].as_u64().unwrap() > 0 => {}
             Ok(_) => wrong.push(format!("{}: no rows", innocent.name)),
-            Err(error) => wrong.push(format!("{}: {} {}", innocent.name, error.code, error.message)),
+            Err(error) => wrong.push(format!("{}: {} {}", innocent.name, error.code(), error.message)),
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

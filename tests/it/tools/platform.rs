@@ -118,20 +118,20 @@ async fn a_query_finds_its_connection_or_says_which_there_are() {
     assert_eq!(resolved(sql.clone(), &persona(&["sales"])).unwrap(), "sales");
     let choose = resolved(sql.clone(), &persona(&["s[au]*"])).unwrap_err();
     assert_eq!(
-        (choose.code, choose.message.as_str()),
+        (choose.code(), choose.message.as_str()),
         ("connection_required", "Name a connection: sales, support.")
     );
     assert_eq!(resolved(sql, &Persona::default()).unwrap_err().message, "You reach no connection.");
     let typo = json!({"sql": "SELECT 1", "connection": "slaes"});
     let unknown = resolved(typo, &persona(&["*"])).unwrap_err();
-    assert_eq!((unknown.code, unknown.hint.as_str()), ("connection_unknown", "Did you mean \"sales\"?"));
+    assert_eq!((unknown.code(), unknown.hint.as_str()), ("connection_unknown", "Did you mean \"sales\"?"));
     // A connection out of reach is left to whoever asks the persona; asked to run all the same, the tool refuses.
     let secret = json!({"sql": "SELECT 1", "connection": "secret"});
     let analyst = persona(&["sales"]);
     let prepared = prepare(query, &secret, &analyst).unwrap();
     assert_eq!(prepared.connection(), Some("secret"));
     let refused = prepared.run(context(analyst, CancellationToken::new())).await.unwrap_err();
-    assert_eq!((refused.code, refused.category), ("connection_not_allowed", Category::Authz));
+    assert_eq!((refused.code(), refused.category()), ("connection_not_allowed", Category::Authz));
 }
 
 #[tokio::test]
@@ -140,8 +140,8 @@ async fn arguments_are_refused_by_name() {
     let code = |name: &str, arguments: Value| {
         let error =
             prepare(tools.get(name).unwrap().as_ref(), &arguments, &persona(&["sales"])).err().unwrap();
-        assert_eq!(error.category, Category::Validation);
-        (error.code, error.message)
+        assert_eq!(error.category(), Category::Validation);
+        (error.code(), error.message)
     };
     assert_eq!(
         code("list_connections", json!({"kind": "postgres"})),
@@ -170,7 +170,7 @@ async fn a_connection_that_is_only_declared_says_so() {
     let arguments = json!({"sql": "SELECT 1"});
     let prepared = prepare(tools.get("sql_query").unwrap().as_ref(), &arguments, &persona).unwrap();
     let error = prepared.run(context(persona, CancellationToken::new())).await.unwrap_err();
-    assert_eq!((error.code, error.category), ("connection_starting", Category::Upstream));
+    assert_eq!((error.code(), error.category()), ("connection_starting", Category::Upstream));
 }
 
 #[test]

@@ -73,14 +73,14 @@ async fn rows_arrive_without_loss_and_within_limits() {
         ("SELECT '{[1,2]}'::int4multirange", "sql_unsupported_type"),
         ("SELECT ARRAY['{[1,2]}'::int4multirange]", "sql_unsupported_type"),
     ] {
-        assert_eq!(call(&tool, json!({"sql": sql})).await.unwrap_err().code, code, "{sql}");
+        assert_eq!(call(&tool, json!({"sql": sql})).await.unwrap_err().code(), code, "{sql}");
     }
     let large = call(&tool, json!({"sql": "SELECT length(repeat('x', 1000000000))"})).await.unwrap_err();
-    assert_eq!(large.code, "sql_resources_exhausted", "a query may not take the machine's memory");
+    assert_eq!(large.code(), "sql_resources_exhausted", "a query may not take the machine's memory");
     assert!(large.message.contains("out of memory"), "{}", large.message);
     let spilled = "SELECT count(*) FROM (SELECT repeat(md5(g::text), 100) FROM generate_series(1, 400000) g ORDER BY 1) s";
     let error = call(&tool, json!({"sql": spilled})).await.unwrap_err();
-    assert_eq!(error.code, "sql_resources_exhausted", "a query may not fill the disk that the log is on");
+    assert_eq!(error.code(), "sql_resources_exhausted", "a query may not fill the disk that the log is on");
     assert!(error.message.contains("temp_file_limit"), "{}", error.message);
     connections.close().await;
     server.stop().await;

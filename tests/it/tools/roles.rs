@@ -61,7 +61,7 @@ async fn a_role_that_could_do_more_than_read_is_refused_with_its_reason() {
             Some(why) => {
                 let error = answer.unwrap_err();
                 assert_eq!(
-                    (error.code, error.category),
+                    (error.code(), error.category()),
                     ("connection_role_refused", Category::Upstream),
                     "{role}"
                 );
@@ -87,7 +87,7 @@ async fn what_fails_on_the_way_is_told_without_internals() {
         connections.add("shop", "", options, ConnectionLimits::default());
         let error: ToolError =
             call(&SqlQuery::new(connections), json!({"sql": "SELECT 1"})).await.unwrap_err();
-        assert_eq!((error.code, error.category), ("connection_unreachable", Category::Upstream));
+        assert_eq!((error.code(), error.category()), ("connection_unreachable", Category::Upstream));
         assert_eq!(
             error.message,
             "The connection \"shop\" is not reachable or its server ended the session."

@@ -85,7 +85,7 @@ async fn a_cancelled_statement_ends_on_the_server_and_its_session_is_used_again(
     let before = running.sessions().await;
     running.cancel.cancel();
     let error = (&mut running.call).await.unwrap().unwrap_err();
-    assert_eq!((error.code, error.category), ("cancelled", Category::Cancelled));
+    assert_eq!((error.code(), error.category()), ("cancelled", Category::Cancelled));
     running.await_statements(0).await;
     let tool = SqlQuery::new(running.connections.clone());
     let answer = call(&tool, json!({"sql": "SELECT 1"})).await.unwrap();
@@ -102,7 +102,7 @@ async fn a_role_that_may_not_ask_loses_its_session_and_the_statement_ends_all_th
         Running::start(&server.postgres, server.data_dir.path(), ConnectionLimits::default()).await;
     let before = running.sessions().await;
     running.cancel.cancel();
-    assert_eq!((&mut running.call).await.unwrap().unwrap_err().code, "cancelled");
+    assert_eq!((&mut running.call).await.unwrap().unwrap_err().code(), "cancelled");
     running.await_statements(0).await;
     let tool = SqlQuery::new(running.connections.clone());
     assert_eq!(call(&tool, json!({"sql": "SELECT 1"})).await.unwrap()["rows"], json!([[1]]));
@@ -129,7 +129,7 @@ async fn a_statement_that_takes_too_long_ends_on_the_server() {
     let limits = ConnectionLimits { timeout: Duration::from_millis(900), ..ConnectionLimits::default() };
     let mut running = Running::start(&server.postgres, server.data_dir.path(), limits).await;
     let error = (&mut running.call).await.unwrap().unwrap_err();
-    assert_eq!((error.code, error.category), ("sql_timeout", Category::Timeout));
+    assert_eq!((error.code(), error.category()), ("sql_timeout", Category::Timeout));
     running.await_statements(0).await;
     running.end().await;
     server.stop().await;
@@ -142,9 +142,9 @@ async fn one_call_too_many_is_refused_and_the_next_finds_room_again() {
     let mut running = Running::start(&server.postgres, server.data_dir.path(), limits).await;
     let tool = SqlQuery::new(running.connections.clone());
     let error = call(&tool, json!({"sql": "SELECT 1"})).await.unwrap_err();
-    assert_eq!((error.code, error.category), ("connection_busy", Category::RateLimit));
+    assert_eq!((error.code(), error.category()), ("connection_busy", Category::RateLimit));
     running.cancel.cancel();
-    assert_eq!((&mut running.call).await.unwrap().unwrap_err().code, "cancelled");
+    assert_eq!((&mut running.call).await.unwrap().unwrap_err().code(), "cancelled");
     assert_eq!(call(&tool, json!({"sql": "SELECT 2"})).await.unwrap()["rows"], json!([[2]]));
     assert_eq!(tool.definition().toolkit_kind, "sql");
     running.end().await;

@@ -1,0 +1,48 @@
+//! Refusals of HTTP requests: recorded by those who may record, then answered.
+
+use axum::response::Response;
+
+use super::{Problem, State};
+use crate::auth::{AuthError, Persona, Principal, Unauthenticated};
+use crate::dispatch::{Client, RefusedRequest};
+use crate::refusal::Place;
+
+/// Refuses somebody of whom nothing but the peer is known.
+pub(super) async fn unknown(state: &State, place: Place<'_>, client: &Client, problem: Problem) -> Response {
+    let refused = Unauthenticated { refusal: &problem.refusal, place, client, key: None };
+    let recorded = state.auth.refuse_unauthenticated(refused).await;
+    let said = match recorded {
+        Ok(()) => problem,
+        Err(AuthError::Unavailable { refusal, retry_after_s }) => {
+            Problem::retry_after(refusal, retry_after_s)
+        }
+        Err(AuthError::Unauthenticated(refusal)) => refusal.into(),
+    };
+    said.say(place.surface)
+}
+
+/// Refuses somebody who is known.
+pub(super) async fn known(
+    state: &State,
+    place: Place<'_>,
+    principal: &Principal,
+    persona: &Persona,
+    client: &Client,
+    problem: Problem,
+) -> Response {
+    let recorded = state.dispatch.refuse_request(RefusedRequest {
+        refusal: &problem.refusal,
+        place,
+        principal,
+        persona,
+        client,
+        session_id: None,
+        method: None,
+        request_id: None,
+    });
+    let said = match recorded.await {
+        Ok(()) => problem,
+        Err(unrecorded) => Problem::retry_after(unrecorded.error, unrecorded.retry_after_s),
+    };
+    said.say(place.surface)
+}
