@@ -282,7 +282,7 @@ impl Harness {
     /// The terminal events of calls, with the event type.
     pub(crate) async fn endings(&self) -> Vec<(Kind, Terminal)> {
         let events = self.events().await.into_iter().filter_map(|event| match event.facts {
-            Facts::Terminal(kind, terminal) => Some((kind, terminal)),
+            Facts::Terminal(kind, terminal) if kind.is_terminal() => Some((kind, terminal)),
             _ => None,
         });
         events.collect()

@@ -155,6 +155,7 @@ async fn what_cannot_be_read_or_stored_is_parked_with_its_cause_and_the_rest_goe
     let stand = Stand::start().await;
     let draft = stand.lanes.draft();
     let mut lane = Forged::new(target_of(Kind::ToolCallDenied, "s"));
+    lane.incarnation = draft.incarnation;
     let denied = |name: String| {
         let mut call = call("s");
         call.tool_name = name;

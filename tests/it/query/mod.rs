@@ -131,7 +131,8 @@ async fn a_listed_event_has_the_columns_of_audit_logs() {
         "enrichment_mode": "", "enrichment_match_kind": "", "purpose": "why",
         "client_ip": "127.0.0.1", "user_agent": "test", "trace_id": TRACE,
     });
-    let absent = nulls(&["user_email", "toolkit_name", "error_message", "error_category", "error_code"]);
+    let absent =
+        nulls(&["user_email", "toolkit_name", "error_message", "error_category", "error_code", "effect"]);
     expected.as_object_mut().unwrap().extend(absent);
     assert_eq!(page["data"][0], expected);
     assert_eq!(page["next_cursor"], Value::Null);
