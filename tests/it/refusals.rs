@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
+use annals::base::{Clock, SystemClock};
 use annals::event::{Decoded, Facts, Kind, Topic, Transport};
 use annals::http::Route;
 use annals::refusal::{Reason, Recorded, Row, Rpc, Surface};
@@ -45,7 +47,6 @@ enum Input {
 enum Who {
     Revoked,
     Expired,
-    Gardener,
     Auditor,
     Analyst,
     Narrow,
@@ -101,7 +102,7 @@ fn with_key(header: &str) -> String {
 #[expect(clippy::too_many_lines, reason = "one line for each row")]
 fn input(reason: Reason) -> Input {
     use Input::{Elsewhere, Http, HttpAs, InSession, Metrics, Never};
-    let slow = "SELECT count(*) FROM generate_series(1, 100000000000)";
+    let slow = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b";
     match reason {
         Reason::HostHeader => post("Content-Length: 2", "{}"),
         Reason::HostNotAllowed => Http(list().header("host", "evil.example")),
@@ -116,7 +117,8 @@ fn input(reason: Reason) -> Input {
         Reason::KeyUnknown => Http(list().key("annals_nobody")),
         Reason::KeyRevoked => HttpAs(Who::Revoked, list()),
         Reason::KeyExpired => HttpAs(Who::Expired, list()),
-        Reason::RolesUnmapped => HttpAs(Who::Gardener, list()),
+        // A key cannot be made for roles without a persona; a config that changed leaves one behind.
+        Reason::RolesUnmapped => Elsewhere("each_refused_credential_is_durable_with_its_reason"),
         Reason::KeysLoading => Elsewhere("before_the_keys_are_loaded_nobody_is_called_unknown"),
         Reason::ContentType => Http(list().header("content-type", "text/plain")),
         Reason::Accept => Http(list().header("accept", "text/event-stream")),
@@ -198,7 +200,9 @@ fn input(reason: Reason) -> Input {
         Reason::SqlRelationRefused => sql("SELECT * FROM pg_authid"),
         Reason::SqlFunctionRefused => sql("SELECT pg_sleep(1)"),
         Reason::SqlTooComplex => sql(&format!("SELECT {}1{}", "(".repeat(500), ")".repeat(500))),
-        Reason::SqlPermissionDenied => sql("SELECT * FROM pg_catalog.pg_statistic"),
+        Reason::SqlPermissionDenied => {
+            Never("the sample has no table that its role may not read, and the check refuses the catalog's")
+        }
         Reason::SqlUndefinedTable => sql("SELECT * FROM nowhere"),
         Reason::SqlUndefinedColumn => sql("SELECT nothing FROM customers"),
         Reason::SqlUndefinedFunction => sql("SELECT no_such_function(1)"),
@@ -283,11 +287,11 @@ impl Stage {
             assert_eq!(made.code, Some(0), "{}", made.stderr);
             made.stdout.trim_end().to_owned()
         };
+        let soon = SystemClock.now().plus_micros(5_000_000);
         // In the order of `Who`.
         let keys = vec![
             create("revoked", "analyst", &[]),
-            create("expired", "analyst", &["--expires", "0d"]),
-            create("gardener", "gardener", &[]),
+            create("expired", "analyst", &["--expires", &soon.to_string()]),
             create("auditor", "auditor", &[]),
             create("analyst", "analyst", &[]),
             create("narrow", "narrow", &[]),
@@ -299,6 +303,10 @@ impl Stage {
         let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let mut stage = Self { server, client, keys, session: String::new() };
         let opened = stage.send(&initialize().key(ADMIN_KEY)).await;
+        let expired = Ask::get(EVENTS).key(&stage.keys[Who::Expired as usize]);
+        while stage.got(&expired).await.status != 401 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         stage.session = opened.headers()["mcp-session-id"].to_str().unwrap().to_owned();
         stage
     }
@@ -391,12 +399,9 @@ fn check_events(row: &Row, events: &[Decoded]) {
     let code = row.code;
     let kinds: Vec<Kind> = events.iter().map(|event| event.kind).collect();
     let promised = row.recorded.kinds();
-    let (last, before) = match kinds.split_last() {
-        None => {
-            assert!(promised.is_empty(), "{code}: nothing is recorded, promised is one of {promised:?}");
-            return;
-        }
-        Some(split) => split,
+    let Some((last, before)) = kinds.split_last() else {
+        assert!(promised.is_empty(), "{code}: nothing is recorded, promised is one of {promised:?}");
+        return;
     };
     assert!(promised.contains(last), "{code}: {kinds:?}, promised is one of {promised:?}");
     let behind_intent =
@@ -413,7 +418,7 @@ fn check_events(row: &Row, events: &[Decoded]) {
         let over_mcp = refused.source == "mcp";
         let rpc = if over_mcp { row.rpc.code() } else { None };
         assert_eq!((refused.status, refused.rpc_code, refused.count), (Some(row.status), rpc, 1), "{code}");
-        let known = !matches!(event.personal.as_ref().and_then(|who| who.user_name.as_deref()), None);
+        let known = event.personal.as_ref().is_some_and(|who| who.user_name.is_some());
         assert_eq!(known, refused.subject_id.is_some(), "{code}: named exactly when known");
     }
 }
@@ -448,14 +453,21 @@ async fn every_row_fires_exactly_the_event_it_promises() {
     let home = Home::new();
     let stage = Stage::open(&home).await;
     let mut before = stage.events().len();
+    let mut wrong = Vec::new();
     for &reason in Reason::ALL {
         let row = reason.row();
         let Some(got) = stage.fire(&input(reason)).await else { continue };
         let events = stage.events();
-        check_answer(row, &got);
-        check_events(row, &events[before..]);
+        let checked = std::panic::catch_unwind(|| {
+            check_answer(row, &got);
+            check_events(row, &events[before..]);
+        });
+        if checked.is_err() {
+            wrong.push(row.code);
+        }
         before = events.len();
     }
+    assert_eq!(wrong, Vec::<&str>::new(), "what is wrong with each stands above");
 }
 
 #[tokio::test(flavor = "multi_thread")]
