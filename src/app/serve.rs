@@ -248,10 +248,11 @@ impl Front<'_> {
             limits: config.limits.dispatch(),
         };
         let toolbox = Arc::new(toolbox(Arc::clone(&services.connections), about));
-        let dispatch = Arc::new(Dispatch::new(
+        let dispatch = Arc::new(Dispatch::recording(
             Arc::clone(&lanes),
             toolbox,
             config.limits.dispatch(),
+            config.recording()?,
             self.calls.clone(),
         ));
         let sessions = crate::mcp::SessionLimits {

@@ -13,6 +13,7 @@ use crate::base::{clip, planted, sha256, sha256_hex};
 use crate::dispatch::Client;
 use crate::event::{AuditQueried, AuthFailed, AuthMethod, Facts, Personal};
 use crate::log::{Lanes, RecordError, Refusal};
+use crate::redact::{Scope, Secrets};
 
 /// The longest credential that is looked at, bytes.
 const CREDENTIAL_BYTES_MAX: usize = 512;
@@ -157,13 +158,13 @@ impl Auth {
             reason: refused.code.into(),
             key_id: refused.key.as_ref().map(|key| key.key_id),
             source: presented.source.into(),
-            route: clip(presented.route, ROUTE_BYTES_MAX).to_owned(),
+            route: self.redacted(presented.route, ROUTE_BYTES_MAX),
             count: 1,
             window: None,
         });
         let personal = Personal {
             user_name: refused.key.as_ref().map(|key| key.user_name.clone()),
-            ..peer(presented.client)
+            ..self.peer(presented.client)
         };
         self.record(&ip_key(presented.client.ip.as_deref()), &facts, &personal).await.map_err(|cause| {
             let (code, message, retry_after_s) = log_unavailable(&cause);
@@ -191,8 +192,11 @@ impl Auth {
             view: view.into(),
             authorized: persona.reads_audit,
         });
-        let personal =
-            Personal { user_name: Some(principal.user_name.clone()), query: bounded(query), ..peer(client) };
+        let personal = Personal {
+            user_name: Some(principal.user_name.clone()),
+            query: self.bounded(query),
+            ..self.peer(client)
+        };
         if !planted::armed("audit_read_unrecorded") {
             self.record(&principal.subject_id, &facts, &personal).await.map_err(|cause| {
                 let (code, message, retry_after_s) = log_unavailable(&cause);
@@ -203,6 +207,29 @@ impl Auth {
             return Ok(());
         }
         Err(AuditAccess::Forbidden { message: format!("Persona {:?} may not read the audit.", persona.name) })
+    }
+
+    /// Redacted and then clipped: a secret that is cut in two is found by no rule.
+    fn redacted(&self, text: &str, bytes_max: usize) -> String {
+        let redactor = &self.lanes.draft().redactor;
+        clip(&redactor.text(text, &mut Secrets::default()), bytes_max).to_owned()
+    }
+
+    fn peer(&self, client: &Client) -> Personal {
+        Personal {
+            client_ip: client.ip.clone(),
+            user_agent: client.user_agent.as_deref().map(|text| self.redacted(text, 256)),
+            ..Personal::default()
+        }
+    }
+
+    fn bounded(&self, query: &serde_json::Value) -> Option<Box<RawValue>> {
+        let raw = serde_json::value::to_raw_value(query).ok()?;
+        let raw = self.lanes.draft().redactor.json(&raw, &Scope::default(), &mut Secrets::default());
+        if raw.get().len() <= QUERY_BYTES_MAX {
+            return Some(raw);
+        }
+        RawValue::from_string(format!("{{\"omitted_bytes\":{}}}", raw.get().len())).ok()
     }
 
     async fn record(&self, key: &str, facts: &Facts, personal: &Personal) -> Result<(), RecordError> {
@@ -263,14 +290,6 @@ fn env_admin() -> Principal {
     }
 }
 
-fn peer(client: &Client) -> Personal {
-    Personal {
-        client_ip: client.ip.clone(),
-        user_agent: client.user_agent.as_deref().map(|text| clip(text, 256).to_owned()),
-        ..Personal::default()
-    }
-}
-
 /// The partition key of somebody unknown: a hash of the network, not of the host.
 fn ip_key(ip: Option<&str>) -> String {
     let prefix = match ip.and_then(|ip| ip.parse::<IpAddr>().ok()) {
@@ -279,14 +298,6 @@ fn ip_key(ip: Option<&str>) -> String {
         None => None,
     };
     sha256_hex(prefix.unwrap_or_default().as_bytes())
-}
-
-fn bounded(query: &serde_json::Value) -> Option<Box<RawValue>> {
-    let raw = serde_json::value::to_raw_value(query).ok()?;
-    if raw.get().len() <= QUERY_BYTES_MAX {
-        return Some(raw);
-    }
-    RawValue::from_string(format!("{{\"omitted_bytes\":{}}}", raw.get().len())).ok()
 }
 
 fn log_unavailable(cause: &RecordError) -> (&'static str, String, u32) {

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Config, Connection, ExpandError, expand};
 use crate::auth::PersonaError;
+use crate::dispatch::Recording;
+use crate::event::ArgumentsLevel;
+use crate::redact::{DigestKey, Redactor};
 
 /// The config cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +123,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "at most 98304: an event has 256 KiB and its text is escaped twice",
     )?;
     require(
+        config.limits.recorded_result_bytes_max <= 64 * 1024,
+        "limits.recorded_result_bytes_max",
+        "at most 65536: an event has 256 KiB and its text is escaped twice",
+    )?;
+    require(
         config.limits.shutdown_grace_ms <= 3_000,
         "limits.shutdown_grace_ms",
         "at most 3000: the whole exit takes at most 8 s",
@@ -153,8 +161,21 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             "each like https://host or http://host:8080, nothing behind",
         )?;
     }
+    check_redaction(config)?;
     roles_are_unique(config)?;
     config.personas()?;
+    Ok(())
+}
+
+fn check_redaction(config: &Config) -> Result<(), ConfigError> {
+    let value = |key: String, cause: String| ConfigError::Value { key, cause };
+    Redactor::new(DigestKey::random(), &config.redaction.rules())
+        .map_err(|error| value(format!("redaction.{}", error.key), error.to_string()))?;
+    for glob in config.redaction.levels.keys() {
+        Recording::new(ArgumentsLevel::Arguments, [(glob.as_str(), ArgumentsLevel::Full)], 0)
+            .map_err(|error| value("redaction.levels".into(), error.to_string()))?;
+    }
+    config.recording().map_err(|error| value("redaction.sql_literals_tools".into(), error.to_string()))?;
     Ok(())
 }
 
@@ -284,6 +305,12 @@ mod tests {
             ("projection: {retention_days: 36501}", "projection.retention_days"),
             ("log: {retention_interval_ms: 99}", "log.retention_interval_ms"),
             ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),
+            ("limits: {recorded_result_bytes_max: 65537}", "limits.recorded_result_bytes_max"),
+            ("redaction: {key_patterns: ['-']}", "redaction.key_patterns"),
+            ("redaction: {keys_allowed: ['']}", "redaction.keys_allowed"),
+            ("redaction: {value_patterns: {patient: 'PAT-('}}", "redaction.value_patterns"),
+            ("redaction: {levels: {'a[': full}}", "redaction.levels"),
+            ("redaction: {sql_literals_tools: ['']}", "redaction.sql_literals_tools"),
             ("http: {allowed_hosts: ['annals.example:8080']}", "http.allowed_hosts"),
             ("http: {allowed_hosts: ['https://annals.example']}", "http.allowed_hosts"),
             ("http: {allowed_origins: [annals.example]}", "http.allowed_origins"),

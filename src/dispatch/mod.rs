@@ -5,10 +5,12 @@
 mod limits;
 mod purpose;
 mod record;
+mod recording;
 mod refusals;
 mod run;
 
 pub use limits::Limits;
+pub use recording::{GlobError, Recording};
 
 use std::sync::Arc;
 
@@ -95,6 +97,7 @@ struct Inner {
     lanes: Arc<Lanes>,
     toolbox: Arc<Toolbox>,
     limits: Limits,
+    recording: Recording,
     running: Arc<tokio::sync::Semaphore>,
     tasks: Tasks,
     refusals: refusals::Refusals,
@@ -105,9 +108,21 @@ impl Dispatch {
     /// running calls end as cancelled and new ones are refused.
     #[must_use]
     pub fn new(lanes: Arc<Lanes>, toolbox: Arc<Toolbox>, limits: Limits, tasks: Tasks) -> Self {
+        Self::recording(lanes, toolbox, limits, Recording::default(), tasks)
+    }
+
+    /// The same, which keeps in the record what `recording` says.
+    #[must_use]
+    pub fn recording(
+        lanes: Arc<Lanes>,
+        toolbox: Arc<Toolbox>,
+        limits: Limits,
+        recording: Recording,
+        tasks: Tasks,
+    ) -> Self {
         let running = Arc::new(tokio::sync::Semaphore::new(limits.calls_in_flight_max));
         let refusals = refusals::Refusals::default();
-        Self { inner: Arc::new(Inner { lanes, toolbox, limits, running, tasks, refusals }) }
+        Self { inner: Arc::new(Inner { lanes, toolbox, limits, recording, running, tasks, refusals }) }
     }
 
     /// The tools, for listing.

@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::purpose;
-use super::record::{CallRecord, Ending, OUTCOME_EXTRA_BYTES};
+use super::record::{CallRecord, Ending, Keep};
 use super::{Answer, CallRequest, Dispatch, Inner};
 use crate::auth::Persona;
 use crate::base::{Category, clip, nearest, planted};
@@ -33,7 +33,7 @@ pub(super) async fn refuse(dispatch: &Dispatch, request: CallRequest, error: Too
             .arguments
             .clone()
             .unwrap_or_else(|| serde_json::value::RawValue::from_string("{}".into()).expect("{} is JSON"));
-        let record = CallRecord::new(&request, &raw, None, None, None, &inner.limits);
+        let record = CallRecord::new(&request, &raw, None, None, None, &keep(&inner));
         deny(&inner, &record, error).await
     })
     .await
@@ -86,7 +86,7 @@ fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallReco
     let tool = inner.toolbox.get(&request.tool);
     let definition = tool.map(|tool| tool.definition());
     let record = |connection: Option<&str>| {
-        CallRecord::new(request, &arguments, purpose.clone(), definition, connection, limits)
+        CallRecord::new(request, &arguments, purpose.clone(), definition, connection, &keep(inner))
     };
     let Some(tool) = tool else {
         return Err(Box::new((record(None), unknown_tool(inner, request))));
@@ -110,6 +110,11 @@ fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallReco
         Ok(permit) => Ok(Decided { record, prepared, permit }),
         Err(_) => Err(Box::new((record, too_many_calls(limits.calls_in_flight_max)))),
     }
+}
+
+/// What decides how much of a call is kept.
+fn keep(inner: &Inner) -> Keep<'_> {
+    Keep { redactor: &inner.lanes.draft().redactor, recording: &inner.recording, limits: &inner.limits }
 }
 
 fn parse(
@@ -153,7 +158,7 @@ async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) 
     };
     // Room for the outcome is set aside now: a call that may run can always say how it ended.
     let bytes = intent.body.len() as u64;
-    let mut room = match lanes.reserve(2, bytes + bytes + OUTCOME_EXTRA_BYTES).await {
+    let mut room = match lanes.reserve(2, bytes + bytes + record.outcome_extra_bytes()).await {
         Ok(room) => room,
         Err(cause) => return unavailable(&inner, &cause),
     };

@@ -1,5 +1,7 @@
 //! Building an event's body once, and reading it back without losing a byte.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -10,6 +12,7 @@ use super::facts::{AuditQueried, AuthFailed, Common, Facts, KeyCreated, KeyRevok
 use super::facts::{BackupTaken, LogAdopted, RequestRefused, SessionEnded, SessionStarted};
 use super::{Kind, Personal, PersonalAlg, Topic, TopicPartition, UnknownKind, partition_of};
 use crate::base::{Timestamp, sha256_hex};
+use crate::redact::{Redactor, Scope, Secrets, UNREADABLE, Unreadable};
 
 /// The most bytes a body may have, so that no log engine refuses it by size.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -28,6 +31,8 @@ pub struct Draft {
     pub ack: AckClass,
     /// How far that is known.
     pub ack_check: AckCheck,
+    /// Takes secrets out of every event that is built: nothing is recorded past it.
+    pub redactor: Arc<Redactor>,
 }
 
 /// An event ready to be recorded: its body is final.
@@ -62,22 +67,25 @@ pub enum BuildError {
     /// A value has no JSON form.
     #[error("the event has no JSON form")]
     Json(#[from] serde_json::Error),
+    /// Its facts cannot be looked at for secrets.
+    #[error("the event's facts cannot be looked at for secrets")]
+    Unreadable(#[from] Unreadable),
 }
 
 #[derive(Serialize)]
-struct Envelope<'a, F> {
+struct Envelope<'a> {
     specversion: &'a str,
     id: Uuid,
     source: &'a str,
     r#type: &'a str,
     time: Timestamp,
     datacontenttype: &'a str,
-    data: Data<'a, F>,
+    data: Data<'a>,
 }
 
 #[derive(Serialize)]
-struct Data<'a, F> {
-    facts: WithCommon<'a, F>,
+struct Data<'a> {
+    facts: &'a RawValue,
     personal: PersonalEnvelope<'a>,
 }
 
@@ -136,7 +144,7 @@ impl Draft {
         personal: &Personal,
         once: bool,
     ) -> Result<Event, BuildError> {
-        let personal = serde_json::to_string(personal)?;
+        let personal = self.redacted(personal)?;
         let common = Common {
             incarnation: self.incarnation,
             ack: self.ack,
@@ -173,6 +181,19 @@ impl Draft {
     }
 }
 
+impl Draft {
+    /// The text of `personal` without secrets, whoever put it together.
+    fn redacted(&self, personal: &Personal) -> Result<String, serde_json::Error> {
+        let raw = serde_json::value::to_raw_value(personal)?;
+        let redacted = self.redactor.json(&raw, &Scope::default(), &mut Secrets::default());
+        if redacted.get().starts_with('{') {
+            return Ok(String::from(Box::<str>::from(redacted)));
+        }
+        // What cannot be looked at is left out as a whole; the facts, and so the event, stand.
+        serde_json::to_string(&Personal { error_message: Some(UNREADABLE.into()), ..Personal::default() })
+    }
+}
+
 struct Write<'a> {
     draft: &'a Draft,
     id: Uuid,
@@ -183,8 +204,10 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    fn with<F: Serialize>(&self, facts: &F) -> Result<Vec<u8>, serde_json::Error> {
-        serde_json::to_vec(&Envelope {
+    fn with<F: Serialize>(&self, facts: &F) -> Result<Vec<u8>, BuildError> {
+        let facts = serde_json::to_string(&WithCommon { common: self.common, facts })?;
+        let facts = RawValue::from_string(self.draft.redactor.strings(&facts)?)?;
+        let body = serde_json::to_vec(&Envelope {
             specversion: "1.0",
             id: self.id,
             source: &self.draft.source,
@@ -192,10 +215,11 @@ impl Write<'_> {
             time: self.time,
             datacontenttype: "application/json",
             data: Data {
-                facts: WithCommon { common: self.common, facts },
+                facts: &facts,
                 personal: PersonalEnvelope { alg: PersonalAlg::None, key_id: None, bytes: self.personal },
             },
-        })
+        })?;
+        Ok(body)
     }
 }
 
@@ -337,6 +361,7 @@ mod tests {
             incarnation: Uuid::from_u128(7),
             ack: AckClass::Fsync,
             ack_check: AckCheck::Verified,
+            redactor: Redactor::shared(),
         }
     }
 
@@ -376,6 +401,41 @@ mod tests {
             Decoded::read(Topic::Admin, &event.body),
             Err(DecodeError::Topic { kind: Kind::SystemStopping, topic: Topic::Admin })
         ));
+    }
+
+    #[test]
+    fn no_event_is_built_past_the_redactor() {
+        let facts = Facts::Stopping(Stopping { reason: "password=hunter22".into() });
+        let arguments = RawValue::from_string(r#"{"deep":[{"api_key":"hunter23"}]}"#.into()).unwrap();
+        let personal = Personal {
+            user_agent: Some("agent Bearer hunter24hunter24".into()),
+            arguments: Some(arguments),
+            ..Personal::default()
+        };
+        let event = draft().build(at(), "k", &facts, &personal).unwrap();
+        let body = String::from_utf8(event.body.to_vec()).unwrap();
+        assert!(!body.contains("hunter2"), "{body}");
+        let read = Decoded::read(Topic::System, &event.body).unwrap();
+        let Facts::Stopping(stopping) = read.facts else { panic!("{:?}", read.facts) };
+        assert!(stopping.reason.starts_with("password=[redacted:password:hmac:"), "{}", stopping.reason);
+        assert!(
+            read.personal.unwrap().user_agent.unwrap().starts_with("agent Bearer [redacted:bearer:hmac:")
+        );
+    }
+
+    #[test]
+    fn a_personal_part_that_cannot_be_looked_at_is_left_out() {
+        let facts = Facts::Stopping(Stopping { reason: "signal".into() });
+        let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+        let personal = Personal {
+            user_name: Some("ann".into()),
+            arguments: Some(RawValue::from_string(deep).unwrap()),
+            ..Personal::default()
+        };
+        let event = draft().build(at(), "k", &facts, &personal).unwrap();
+        let read = Decoded::read(Topic::System, &event.body).unwrap().personal.unwrap();
+        assert_eq!((read.user_name, read.error_message.as_deref()), (None, Some(UNREADABLE)));
+        assert!(read.arguments.is_none());
     }
 
     #[test]

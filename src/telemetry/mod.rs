@@ -1,7 +1,10 @@
-//! What operators see: log lines on stderr and metrics. Counts and times, never what somebody wrote.
+//! What operators see: log lines on stderr and metrics. Counts and times, never what somebody wrote; where an error's text
+//! repeats that all the same, its secrets are taken out of the line.
 
+mod lines;
 mod process;
 
+pub use lines::{redact_with, redacted};
 pub use process::ProcessMetrics;
 
 use tracing_subscriber::EnvFilter;
@@ -22,7 +25,9 @@ pub fn start(filter: Option<&str>, json: bool) -> Result<(), FilterError> {
     let text = filter.unwrap_or("info,sqlx=warn,hyper=warn");
     let filter = EnvFilter::try_new(text)
         .map_err(|error| FilterError { filter: text.to_owned(), cause: error.to_string() })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| lines::Redacting(std::io::stderr()));
+    lines::redact_panics();
     if json {
         lines.json().try_init()
     } else {

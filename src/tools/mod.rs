@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use crate::auth::{Persona, Principal};
 use crate::base::{Category, sha256_hex};
+use crate::redact::Shape;
 
 /// What `tools/list` says of a tool, prepared once.
 #[derive(Debug, Clone)]
@@ -35,6 +36,10 @@ pub struct Definition {
     pub json: Box<RawValue>,
     /// SHA-256 of that JSON, hexadecimal.
     pub sha256: String,
+    /// What the input schema marks with `x-annals-sensitive`.
+    pub sensitive_arguments: Arc<Shape>,
+    /// What the output schema marks with it.
+    pub sensitive_result: Arc<Shape>,
 }
 
 /// The parts of a [`Definition`], as code writes them.
@@ -77,7 +82,9 @@ impl DefinitionSource {
         let name = self.name;
         let json = serde_json::value::to_raw_value(&self).expect("a definition is plain JSON");
         let sha256 = sha256_hex(json.get().as_bytes());
-        Definition { name, toolkit_kind, json, sha256 }
+        let sensitive_arguments = Arc::new(Shape::of(&self.input_schema));
+        let sensitive_result = Arc::new(Shape::of(&self.output_schema));
+        Definition { name, toolkit_kind, json, sha256, sensitive_arguments, sensitive_result }
     }
 }
 
