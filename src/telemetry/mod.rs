@@ -9,6 +9,15 @@ pub use process::ProcessMetrics;
 
 use tracing_subscriber::EnvFilter;
 
+/// What would write the callers' statements as they are, literals and all, whatever `ANNALS_LOG` asks for.
+const WRITES_STATEMENTS: [&str; 5] = [
+    "sqlparser=off",
+    "sqlparser::parser=off",
+    "sqlparser::tokenizer=off",
+    "sqlparser::dialect=off",
+    "sqlparser::ast=off",
+];
+
 /// The filter cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("ANNALS_LOG={filter:?} is not a log filter like \"info\" or \"annals=debug,info\": {cause}")]
@@ -25,6 +34,9 @@ pub fn start(filter: Option<&str>, json: bool) -> Result<(), FilterError> {
     let text = filter.unwrap_or("info,sqlx=warn,hyper=warn");
     let filter = EnvFilter::try_new(text)
         .map_err(|error| FilterError { filter: text.to_owned(), cause: error.to_string() })?;
+    let filter = WRITES_STATEMENTS.iter().fold(filter, |filter, target| {
+        filter.add_directive(target.parse().expect("a target that is off is a directive"))
+    });
     let lines =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| lines::Redacting(std::io::stderr()));
     lines::redact_panics();
