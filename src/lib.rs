@@ -2,7 +2,8 @@
 //!
 //! Modules in the order in which a call's data meets them: [`http`], [`mcp`], [`auth`], [`dispatch`], [`tools`],
 //! [`event`], [`log`], [`consumer`], [`projection`], [`query`]; [`verify`] compares the two ends, [`backup`] copies them. Below them
-//! [`refusal`], [`db`], [`config`], [`telemetry`] and [`base`]; [`app`] composes. `docs/architecture.md` walks through them.
+//! [`refusal`], [`db`], [`config`], [`redact`], [`telemetry`] and [`base`]; [`app`] composes. `docs/architecture.md` walks through
+//! them.
 
 pub mod app;
 pub mod auth;
@@ -23,6 +24,7 @@ pub mod mcp;
 pub mod outbox;
 pub mod projection;
 pub mod query;
+pub mod redact;
 pub mod refusal;
 pub mod sample;
 pub mod telemetry;

@@ -37,6 +37,9 @@ pub enum StartError {
     /// A bad glob.
     #[error(transparent)]
     Persona(#[from] PersonaError),
+    /// A bad glob over tools.
+    #[error(transparent)]
+    Recording(#[from] crate::dispatch::GlobError),
     /// A bad connection.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
@@ -72,6 +75,7 @@ impl StartError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Persona(_)
+            | Self::Recording(_)
             | Self::Connection(_)
             | Self::SampleName
             | Self::Database(crate::db::Error::Url { .. }) => 2,

@@ -5,6 +5,7 @@ mod backup;
 mod banner;
 mod control;
 mod data_dir;
+pub mod digest_key;
 mod error;
 mod node;
 mod retention;

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::DataDir;
+use super::digest_key::{self, DigestKeyError};
 use super::system::{self, OpenLane};
 use crate::base::{Clock, SystemClock, planted};
 use crate::config::Config;
 use crate::event::LaneHead;
 use crate::log::embedded::{EmbeddedLog, OpenError, Options};
 use crate::log::{AppendError, Lanes, Log, RecordError};
+use crate::redact::{Redactor, RuleError};
 
 /// The log and the lanes of this process start.
 pub struct Node {
@@ -56,6 +58,12 @@ pub enum NodeError {
         /// The user.
         uid: u32,
     },
+    /// The key of the digests.
+    #[error(transparent)]
+    DigestKey(#[from] DigestKeyError),
+    /// A rule of redaction, which the config's own check would have named.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     /// The log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -65,6 +73,12 @@ pub enum NodeError {
     /// The log did not close well.
     #[error(transparent)]
     Close(#[from] AppendError),
+}
+
+/// What takes secrets out of all that this process records and logs.
+fn redactor(data_dir: &DataDir, config: &Config) -> Result<Arc<Redactor>, NodeError> {
+    let key = digest_key::read_or_create(data_dir.root())?;
+    Ok(Arc::new(Redactor::new(key, &config.redaction.rules())?))
 }
 
 /// Each outage of the log has its `system.gap`.
@@ -115,7 +129,10 @@ impl Node {
                 "cut a torn tail: nothing in it was ever acknowledged"
             );
         }
-        let lanes = Arc::new(Lanes::new(Arc::clone(&log) as Arc<dyn Log>, clock, &config.tenant));
+        let redactor = redactor(&data_dir, config)?;
+        crate::telemetry::redact_with(Arc::clone(&redactor));
+        let port = Arc::clone(&log) as Arc<dyn Log>;
+        let lanes = Arc::new(Lanes::redacting(port, clock, &config.tenant, redactor));
         tell_of_outages(&log, &lanes);
         system::started(&lanes, log.id(), command).await?;
         let open = recovered.unclosed.iter().map(|lane| OpenLane {

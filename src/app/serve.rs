@@ -274,10 +274,11 @@ impl Front<'_> {
             limits: config.limits.dispatch(),
         };
         let toolbox = Arc::new(toolbox(Arc::clone(&services.connections), about));
-        let dispatch = Arc::new(Dispatch::with_outcomes(
+        let dispatch = Arc::new(Dispatch::recording(
             Arc::clone(&lanes),
             toolbox,
             config.limits.dispatch(),
+            config.recording()?,
             self.calls.clone(),
             services.outcomes.clone(),
         ));

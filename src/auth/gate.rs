@@ -16,6 +16,7 @@ use crate::base::{clip, planted, sha256};
 use crate::dispatch::{self, Client};
 use crate::event::{AuditQueried, AuthFailed, AuthMethod, Facts, Personal};
 use crate::log::{Lanes, RecordError};
+use crate::redact::{Scope, Secrets};
 use crate::refusal::{Place, Reason, Recorded, Refusal};
 
 /// The longest credential that is looked at, bytes.
@@ -217,7 +218,9 @@ impl Auth {
     /// [`AuthError::Unavailable`] when the log does not take it; nothing is counted then.
     pub async fn refuse_unauthenticated(&self, refused: Unauthenticated<'_>) -> Result<(), AuthError> {
         let reason = refused.refusal.reason;
-        let Some(what) = facts_of(&refused) else { return Ok(()) };
+        let route = self.redacted(refused.place.route, ROUTE_BYTES_MAX);
+        let place = Place { route: &route, ..refused.place };
+        let Some(what) = facts_of(&refused, &place) else { return Ok(()) };
         let is_request = matches!(what, Unknown::Request(_));
         let skipped =
             planted::armed(if is_request { "request_refused_unrecorded" } else { "auth_failed_unrecorded" });
@@ -226,8 +229,8 @@ impl Auth {
         }
         let personal = Personal {
             user_name: refused.key.map(|key| key.user_name.clone()),
-            error_message: is_request.then(|| clip(&refused.refusal.message, MESSAGE_BYTES_MAX).to_owned()),
-            ..peer(refused.client)
+            error_message: is_request.then(|| self.redacted(&refused.refusal.message, MESSAGE_BYTES_MAX)),
+            ..self.peer(refused.client)
         };
         let recorded = self.refusals.record(refused.client.ip.as_deref(), what, &personal).await;
         recorded.map_err(|cause| {
@@ -256,8 +259,11 @@ impl Auth {
             view: view.into(),
             authorized: persona.reads_audit,
         });
-        let personal =
-            Personal { user_name: Some(principal.user_name.clone()), query: bounded(query), ..peer(client) };
+        let personal = Personal {
+            user_name: Some(principal.user_name.clone()),
+            query: self.bounded(query),
+            ..self.peer(client)
+        };
         if !planted::armed("audit_read_unrecorded") {
             record(&self.lanes, &principal.subject_id, &facts, &personal).await.map_err(|cause| {
                 let (refusal, retry_after_s) = self.log_unavailable(&cause);
@@ -278,6 +284,32 @@ impl Auth {
         }
         let message = "The audit log does not accept, so nothing is decided.";
         (Refusal::new(Reason::LogUnavailable, message, UNAVAILABLE_HINT), 5)
+    }
+
+    /// Redacted and then clipped: a secret that is cut in two is found by no rule.
+    fn redacted(&self, text: &str, bytes_max: usize) -> String {
+        let redactor = &self.lanes.draft().redactor;
+        clip(&redactor.text(text, &mut Secrets::default()), bytes_max).to_owned()
+    }
+
+    fn peer(&self, client: &Client) -> Personal {
+        let redactor = &self.lanes.draft().redactor;
+        let asserted = client.asserted.as_deref();
+        Personal {
+            client_ip: client.ip.clone(),
+            user_agent: client.user_agent.as_deref().map(|text| self.redacted(text, 256)),
+            asserted: asserted.map(|raw| redactor.json(raw, &Scope::default(), &mut Secrets::default())),
+            ..Personal::default()
+        }
+    }
+
+    fn bounded(&self, query: &serde_json::Value) -> Option<Box<RawValue>> {
+        let raw = serde_json::value::to_raw_value(query).ok()?;
+        let raw = self.lanes.draft().redactor.json(&raw, &Scope::default(), &mut Secrets::default());
+        if raw.get().len() <= QUERY_BYTES_MAX {
+            return Some(raw);
+        }
+        RawValue::from_string(format!("{{\"omitted_bytes\":{}}}", raw.get().len())).ok()
     }
 }
 
@@ -343,38 +375,19 @@ fn env_admin() -> Principal {
     }
 }
 
-fn peer(client: &Client) -> Personal {
-    Personal {
-        client_ip: client.ip.clone(),
-        user_agent: client.user_agent.as_deref().map(|text| clip(text, 256).to_owned()),
-        asserted: client.asserted.clone(),
-        ..Personal::default()
-    }
-}
-
-fn bounded(query: &serde_json::Value) -> Option<Box<RawValue>> {
-    let raw = serde_json::value::to_raw_value(query).ok()?;
-    if raw.get().len() <= QUERY_BYTES_MAX {
-        return Some(raw);
-    }
-    RawValue::from_string(format!("{{\"omitted_bytes\":{}}}", raw.get().len())).ok()
-}
-
 /// `None` for reasons that have their event from elsewhere.
-fn facts_of(refused: &Unauthenticated<'_>) -> Option<Unknown> {
+fn facts_of(refused: &Unauthenticated<'_>, place: &Place<'_>) -> Option<Unknown> {
     let reason = refused.refusal.reason;
     match reason.row().recorded {
         Recorded::AuthFailed => Some(Unknown::Login(AuthFailed {
             reason: reason.code().into(),
             key_id: refused.key.map(|key| key.key_id),
-            source: refused.place.surface.as_str().into(),
-            route: clip(refused.place.route, ROUTE_BYTES_MAX).to_owned(),
+            source: place.surface.as_str().into(),
+            route: clip(place.route, ROUTE_BYTES_MAX).to_owned(),
             count: 1,
             window: None,
         })),
-        Recorded::Request | Recorded::Message => {
-            Some(Unknown::Request(reason.request_refused(&refused.place)))
-        }
+        Recorded::Request | Recorded::Message => Some(Unknown::Request(reason.request_refused(place))),
         Recorded::Denied
         | Recorded::Failed
         | Recorded::DeniedOrFailed

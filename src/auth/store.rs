@@ -14,6 +14,7 @@ use crate::base::{Clock, Timestamp, nearest, sha256, sha256_hex};
 use crate::db;
 use crate::event::{Draft, Facts, KeptKey, KeyCreated, KeyRevoked, Personal};
 use crate::outbox::{Outbox, PublishError};
+use crate::redact::Secrets;
 
 /// How long an answer waits for its event to be durable and followed.
 const WAIT: Duration = Duration::from_secs(10);
@@ -216,6 +217,11 @@ impl KeyStore {
             return Err(KeyError::Invalid(format!(
                 "the name must have 1 to {NAME_CHARS_MAX} characters, and none that controls or turns text"
             )));
+        }
+        if self.draft.redactor.text(&new.name, &mut Secrets::default()) != new.name {
+            return Err(KeyError::Invalid(
+                "the name holds what looks like a secret, and names are kept and shown: give another".into(),
+            ));
         }
         for role in &new.roles {
             if !self.personas.roles().any(|known| known == role) {

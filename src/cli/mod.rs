@@ -3,6 +3,7 @@
 
 mod backup;
 mod config;
+mod digest;
 mod key;
 mod log;
 mod refusals;
@@ -76,6 +77,8 @@ enum Command {
     /// Looks at the config.
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// The keyed digest of a value, as records and the markers of redacted values have it.
+    Digest(digest::DigestArgs),
     /// Writes the JSON Schemas of the events.
     Schemas(schemas::SchemasArgs),
     /// Writes the table of events and refusals, in Markdown.
@@ -200,6 +203,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Verify(args) => verify::run(&cli.common, &args).await,
         Command::Backup(args) => backup::run(&cli.common, &args).await,
         Command::Restore(args) => restore::run(&cli.common, &args).await,
+        Command::Digest(args) => digest::run(&cli.common, &args),
         Command::Config(command) => config::run(&cli.common, &command),
         Command::Schemas(args) => schemas::run(&args),
         Command::Refusals(args) => refusals::run(&args),
@@ -251,7 +255,7 @@ async fn server(common: &Common) -> Result<Option<ControlClient>, Failure> {
 }
 
 fn fail(failure: &Failure) -> ExitCode {
-    writeln!(std::io::stderr(), "annals: {}", failure.message).unwrap_or(());
+    writeln!(std::io::stderr(), "annals: {}", crate::telemetry::redacted(&failure.message)).unwrap_or(());
     ExitCode::from(failure.code)
 }
 

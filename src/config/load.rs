@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Config, Connection, ExpandError, expand};
 use crate::auth::PersonaError;
+use crate::dispatch::Recording;
+use crate::event::ArgumentsLevel;
+use crate::redact::{DigestKey, Redactor};
 
 /// The config cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +119,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     )?;
     check_retention(config)?;
     check_refusals(&config.limits)?;
+    check_redaction(config)?;
     require(config.limits.calls_in_flight_max >= 1, "limits.calls_in_flight_max", "at least 1")?;
     let per_key = config.limits.calls_in_flight_per_key_max;
     require(per_key >= 1, "limits.calls_in_flight_per_key_max", "at least 1")?;
@@ -134,6 +138,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         config.limits.recorded_arguments_bytes_max <= 96 * 1024,
         "limits.recorded_arguments_bytes_max",
         "at most 98304: an event has 256 KiB and its text is escaped twice",
+    )?;
+    require(
+        config.limits.recorded_result_bytes_max <= 64 * 1024,
+        "limits.recorded_result_bytes_max",
+        "at most 65536: an event has 256 KiB and its text is escaped twice",
     )?;
     require(
         config.limits.shutdown_grace_ms <= 3_000,
@@ -202,6 +211,18 @@ fn check_refusals(limits: &super::Limits) -> Result<(), ConfigError> {
     if !(100..=10_000).contains(&limits.refusal_window_ms) {
         return value("limits.refusal_window_ms", "100 to 10000: a crash may lose the counts of that time");
     }
+    Ok(())
+}
+
+fn check_redaction(config: &Config) -> Result<(), ConfigError> {
+    let value = |key: String, cause: String| ConfigError::Value { key, cause };
+    Redactor::new(DigestKey::random(), &config.redaction.rules())
+        .map_err(|error| value(format!("redaction.{}", error.key), error.to_string()))?;
+    for glob in config.redaction.levels.keys() {
+        Recording::new(ArgumentsLevel::Arguments, [(glob.as_str(), ArgumentsLevel::Full)], 0)
+            .map_err(|error| value("redaction.levels".into(), error.to_string()))?;
+    }
+    config.recording().map_err(|error| value("redaction.sql_literals_tools".into(), error.to_string()))?;
     Ok(())
 }
 
@@ -341,6 +362,12 @@ mod tests {
             ("limits: {session_sweep_ms: 9}", "limits.session_sweep_ms"),
             ("limits: {stdio_in_flight_max: 0}", "limits.stdio_in_flight_max"),
             ("limits: {shutdown_grace_ms: 60000}", "limits.shutdown_grace_ms"),
+            ("limits: {recorded_result_bytes_max: 65537}", "limits.recorded_result_bytes_max"),
+            ("redaction: {key_patterns: ['-']}", "redaction.key_patterns"),
+            ("redaction: {keys_allowed: ['']}", "redaction.keys_allowed"),
+            ("redaction: {value_patterns: {patient: 'PAT-('}}", "redaction.value_patterns"),
+            ("redaction: {levels: {'a[': full}}", "redaction.levels"),
+            ("redaction: {sql_literals_tools: ['']}", "redaction.sql_literals_tools"),
             ("http: {allowed_hosts: ['annals.example:8080']}", "http.allowed_hosts"),
             ("http: {allowed_hosts: ['https://annals.example']}", "http.allowed_hosts"),
             ("http: {allowed_origins: [annals.example]}", "http.allowed_origins"),

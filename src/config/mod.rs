@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::{Globs, Persona, PersonaError, Personas};
+use crate::event::ArgumentsLevel;
 
 /// The whole config. Every field has a default, so an empty file is a config.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +37,8 @@ pub struct Config {
     pub projection: Projection,
     /// Bounds.
     pub limits: Limits,
+    /// What is secret, and how much of a call the record keeps.
+    pub redaction: Redaction,
     /// What roles may reach, by persona name.
     pub personas: BTreeMap<String, PersonaConfig>,
     /// Named bindings to downstream systems, by name.
@@ -191,6 +194,8 @@ pub struct Limits {
     pub call_timeout_ms: u64,
     /// Arguments over this size are recorded as digest and size only, bytes.
     pub recorded_arguments_bytes_max: usize,
+    /// Results over this size are recorded as digest and size only, also at level `full`, bytes.
+    pub recorded_result_bytes_max: usize,
     /// Sessions of MCP 2025-11-25 in all.
     pub sessions_max: usize,
     /// Sessions of MCP 2025-11-25 of one API key; one more ends the oldest idle one.
@@ -227,6 +232,7 @@ impl Default for Limits {
             calls_burst: 60,
             call_timeout_ms: 30_000,
             recorded_arguments_bytes_max: 64 * 1024,
+            recorded_result_bytes_max: 32 * 1024,
             sessions_max: 10_000,
             sessions_per_key_max: 1_000,
             session_idle_ms: 30 * 60 * 1_000,
@@ -237,6 +243,52 @@ impl Default for Limits {
             refusals_per_minute: 300,
             refusal_sources_max: 4_096,
             refusal_window_ms: 10_000,
+        }
+    }
+}
+
+/// What is taken out of the record beside what always is, and how much of a call is kept: `docs/redaction.md`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Redaction {
+    /// More names of secrets: each fits every name that contains it, without case, `_`, `-`, spaces and dots.
+    pub key_patterns: Vec<String>,
+    /// Whole names whose values are kept although they look like secrets' names.
+    pub keys_allowed: Vec<String>,
+    /// More forms of secrets: regular expressions by the name that their markers carry.
+    pub value_patterns: BTreeMap<String, String>,
+    /// Whether string literals in SQL statements are secrets, for every tool.
+    pub sql_literals: bool,
+    /// Globs over tools whose statements have secret literals.
+    pub sql_literals_tools: Vec<String>,
+    /// How much of a call is kept when no glob of `levels` fits its tool.
+    pub level_default: ArgumentsLevel,
+    /// How much of a call is kept, by glob over tools. Of several that fit, the one that keeps least holds.
+    pub levels: BTreeMap<String, ArgumentsLevel>,
+}
+
+impl Default for Redaction {
+    fn default() -> Self {
+        Self {
+            key_patterns: Vec::new(),
+            keys_allowed: Vec::new(),
+            value_patterns: BTreeMap::new(),
+            sql_literals: false,
+            sql_literals_tools: Vec::new(),
+            level_default: ArgumentsLevel::Arguments,
+            levels: BTreeMap::new(),
+        }
+    }
+}
+
+impl Redaction {
+    /// For the redactor.
+    #[must_use]
+    pub fn rules(&self) -> crate::redact::Rules {
+        crate::redact::Rules {
+            key_patterns: self.key_patterns.clone(),
+            keys_allowed: self.keys_allowed.clone(),
+            value_patterns: self.value_patterns.clone(),
         }
     }
 }
@@ -338,6 +390,7 @@ impl Default for Config {
             database: Database::default(),
             projection: Projection::default(),
             limits: Limits::default(),
+            redaction: Redaction::default(),
             personas: default_personas(),
             connections: BTreeMap::new(),
         }
@@ -361,6 +414,18 @@ pub fn default_personas() -> BTreeMap<String, PersonaConfig> {
 }
 
 impl Config {
+    /// How much of calls the record keeps.
+    ///
+    /// # Errors
+    /// [`crate::dispatch::GlobError`] names the bad glob.
+    pub fn recording(&self) -> Result<crate::dispatch::Recording, crate::dispatch::GlobError> {
+        let Redaction { sql_literals, sql_literals_tools, level_default, levels, .. } = &self.redaction;
+        let levels = levels.iter().map(|(glob, level)| (glob.as_str(), *level));
+        let all = sql_literals.then_some("*");
+        crate::dispatch::Recording::new(*level_default, levels, self.limits.recorded_result_bytes_max)?
+            .with_sql_literals(sql_literals_tools.iter().map(String::as_str).chain(all))
+    }
+
     /// The personas, compiled.
     ///
     /// # Errors

@@ -192,6 +192,7 @@ mod tests {
             incarnation: Uuid::from_u128(1),
             ack: AckClass::Fsync,
             ack_check: AckCheck::Verified,
+            redactor: crate::redact::Redactor::shared(),
         };
         let facts = Facts::Stopping(Stopping { reason: "signal".into() });
         draft.build(Timestamp::from_micros(1), "k", &facts, &Personal::default()).unwrap().body

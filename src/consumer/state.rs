@@ -229,7 +229,7 @@ pub(super) async fn save_parked(
         .bind(frame.content.to_vec())
         .bind(frame.link.to_vec())
         .bind(frame.body.to_vec())
-        .bind(clean(cause).into_owned())
+        .bind(clean(&crate::telemetry::redacted(cause)).into_owned())
         .execute(&mut *tx)
         .await?;
     }

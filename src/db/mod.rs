@@ -14,6 +14,7 @@ mod process;
 mod role;
 mod run_as;
 mod sample;
+pub mod secret_file;
 mod socket_dir;
 mod transaction;
 

@@ -8,6 +8,7 @@ mod metrics;
 mod purpose;
 mod rate;
 mod record;
+mod recording;
 mod refusals;
 mod refuse;
 mod run;
@@ -16,6 +17,7 @@ mod unrecorded;
 
 pub use limits::Limits;
 pub use metrics::Metrics;
+pub use recording::{GlobError, Recording};
 pub(crate) use refusals::Refusals;
 pub use refuse::{RefusedRequest, UnrecordedRefusal};
 pub use session::SessionUnrecorded;
@@ -111,6 +113,7 @@ struct Inner {
     lanes: Arc<Lanes>,
     toolbox: Arc<Toolbox>,
     limits: Limits,
+    recording: Recording,
     rate: rate::Limiter,
     tasks: Tasks,
     refusals: Refusals,
@@ -131,7 +134,7 @@ impl Dispatch {
     /// running calls end as cancelled and new ones are refused.
     #[must_use]
     pub fn new(lanes: Arc<Lanes>, toolbox: Arc<Toolbox>, limits: Limits, tasks: Tasks) -> Self {
-        Self::with_outcomes(lanes, toolbox, limits, tasks, Outcomes::default())
+        Self::recording(lanes, toolbox, limits, Recording::default(), tasks, Outcomes::default())
     }
 
     /// As [`Dispatch::new`], seen by others through `outcomes`.
@@ -143,9 +146,22 @@ impl Dispatch {
         tasks: Tasks,
         outcomes: Outcomes,
     ) -> Self {
+        Self::recording(lanes, toolbox, limits, Recording::default(), tasks, outcomes)
+    }
+
+    /// The same, which keeps in the record what `recording` says.
+    #[must_use]
+    pub fn recording(
+        lanes: Arc<Lanes>,
+        toolbox: Arc<Toolbox>,
+        limits: Limits,
+        recording: Recording,
+        tasks: Tasks,
+        outcomes: Outcomes,
+    ) -> Self {
         let rate = rate::Limiter::new(limits, Arc::clone(lanes.clock()));
         let refusals = Refusals::default();
-        Self { inner: Arc::new(Inner { lanes, toolbox, limits, rate, tasks, refusals, outcomes }) }
+        Self { inner: Arc::new(Inner { lanes, toolbox, limits, recording, rate, tasks, refusals, outcomes }) }
     }
 
     /// Registers what dispatch counts.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::late::{self, Winding};
 use super::purpose;
 use super::rate::Place;
-use super::record::{CallRecord, Ending, OUTCOME_EXTRA_BYTES};
+use super::record::{CallRecord, Ending, Keep};
 use super::{Answer, CallRequest, Dispatch, Inner, Limits, UnrecordedCall, UnrecordedRefusal};
 use crate::auth::Persona;
 use crate::base::{clip, nearest, planted};
@@ -36,8 +36,8 @@ pub(super) async fn refuse(dispatch: &Dispatch, request: CallRequest, error: Too
             purpose: None,
         });
         let definition = inner.toolbox.get(&request.tool).map(|tool| tool.definition());
-        let limits = &inner.limits;
-        let record = CallRecord::new(&request, &split.arguments, split.purpose, definition, None, limits);
+        let keep = keep(&inner, &inner.limits);
+        let record = CallRecord::new(&request, &split.arguments, split.purpose, definition, None, &keep);
         deny(&inner, &record, error).await
     })
     .await
@@ -90,12 +90,12 @@ fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallReco
     let tool = inner.toolbox.get(&request.tool);
     let definition = tool.map(|tool| tool.definition());
     let record = |connection: Option<&str>| {
-        CallRecord::new(request, &arguments, purpose.clone(), definition, connection, limits)
+        CallRecord::new(request, &arguments, purpose.clone(), definition, connection, &keep(inner, limits))
     };
     if let Err(error) = inner.rate.take_one(&request.principal) {
         // Digest and size are enough of the arguments: what is refused for its rate must cost little.
         let limits = Limits { recorded_arguments_bytes_max: 0, ..*limits };
-        let record = CallRecord::new(request, &arguments, None, definition, None, &limits);
+        let record = CallRecord::new(request, &arguments, None, definition, None, &keep(inner, &limits));
         return Err(Box::new((record, error)));
     }
     let Some(tool) = tool else {
@@ -120,6 +120,11 @@ fn decide(inner: &Inner, request: &CallRequest) -> Result<Decided, Box<(CallReco
         Ok(permit) => Ok(Decided { record, prepared, permit }),
         Err(error) => Err(Box::new((record, error))),
     }
+}
+
+/// What decides how much of a call is kept.
+fn keep<'a>(inner: &'a Inner, limits: &'a Limits) -> Keep<'a> {
+    Keep { redactor: &inner.lanes.draft().redactor, recording: &inner.recording, limits }
 }
 
 fn parse(
@@ -164,7 +169,7 @@ async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) 
     };
     // Room for the outcome is set aside now: a call that may run can always say how it ended.
     let bytes = intent.body.len() as u64;
-    let mut room = match lanes.reserve(2, bytes + bytes + OUTCOME_EXTRA_BYTES).await {
+    let mut room = match lanes.reserve(2, bytes + bytes + record.outcome_extra_bytes()).await {
         Ok(room) => room,
         Err(cause) => return unavailable(&inner, &cause),
     };

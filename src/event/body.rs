@@ -1,6 +1,7 @@
 //! Building an event's body once, and reading it back without losing a byte.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use super::facts::{BackupTaken, LogAdopted, RequestRefused, SessionEnded, Sessio
 use super::upcast::{self, Older};
 use super::{Kind, Personal, PersonalAlg, StoredType, Topic, TopicPartition, UnknownKind, partition_of};
 use crate::base::{Timestamp, sha256_hex};
+use crate::redact::{Redactor, Scope, Secrets, UNREADABLE, Unreadable};
 
 /// The most bytes a body may have, so that no log engine refuses it by size.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -31,6 +33,8 @@ pub struct Draft {
     pub ack: AckClass,
     /// How far that is known.
     pub ack_check: AckCheck,
+    /// Takes secrets out of every event that is built: nothing is recorded past it.
+    pub redactor: Arc<Redactor>,
 }
 
 /// An event ready to be recorded: its body is final.
@@ -65,22 +69,25 @@ pub enum BuildError {
     /// A value has no JSON form.
     #[error("the event has no JSON form")]
     Json(#[from] serde_json::Error),
+    /// Its facts cannot be looked at for secrets.
+    #[error("the event's facts cannot be looked at for secrets")]
+    Unreadable(#[from] Unreadable),
 }
 
 #[derive(Serialize)]
-struct Envelope<'a, F> {
+struct Envelope<'a> {
     specversion: &'a str,
     id: Uuid,
     source: &'a str,
     r#type: &'a str,
     time: Timestamp,
     datacontenttype: &'a str,
-    data: Data<'a, F>,
+    data: Data<'a>,
 }
 
 #[derive(Serialize)]
-struct Data<'a, F> {
-    facts: WithCommon<'a, F>,
+struct Data<'a> {
+    facts: &'a RawValue,
     personal: PersonalEnvelope<'a>,
 }
 
@@ -140,19 +147,19 @@ impl Draft {
         once: bool,
     ) -> Result<Event, BuildError> {
         let target = TopicPartition { topic: facts.kind().topic(), partition: partition_of(key) };
-        self.build_on(id, occurred_at, target, facts, personal, once)
+        let personal = self.redacted(personal)?;
+        self.build_on((id, occurred_at, once), target, facts, &personal, Some(&self.redactor))
     }
 
+    /// `redactor` looks at the facts; `personal` is what it is to be already.
     fn build_on(
         &self,
-        id: Uuid,
-        occurred_at: Timestamp,
+        (id, occurred_at, once): (Uuid, Timestamp, bool),
         target: TopicPartition,
         facts: &Facts,
-        personal: &Personal,
-        once: bool,
+        personal: &str,
+        redactor: Option<&Redactor>,
     ) -> Result<Event, BuildError> {
-        let personal = serde_json::to_string(personal)?;
         let common = Common {
             incarnation: self.incarnation,
             ack: self.ack,
@@ -161,7 +168,7 @@ impl Draft {
             once,
         };
         let kind = facts.kind();
-        let write = Write { draft: self, id, time: occurred_at, kind, common: &common, personal: &personal };
+        let write = Write { draft: self, id, time: occurred_at, kind, common: &common, personal, redactor };
         let body = match facts {
             Facts::Requested(facts) => write.with(facts),
             Facts::Terminal(_, facts) => write.with(facts),
@@ -188,7 +195,8 @@ impl Draft {
     }
 }
 
-/// An event with an id that follows from what it says, on a partition that is known; it may land twice.
+/// An event with an id that follows from what it says, on a partition that is known; it may land twice. It is made of what
+/// is recorded already, so there is nothing left to redact, and its bytes depend on no key.
 pub(super) fn build_at(
     draft: &Draft,
     id: Uuid,
@@ -197,7 +205,21 @@ pub(super) fn build_at(
     facts: &Facts,
     personal: &Personal,
 ) -> Result<Event, BuildError> {
-    draft.build_on(id, occurred_at, target, facts, personal, true)
+    let personal = serde_json::to_string(personal)?;
+    draft.build_on((id, occurred_at, true), target, facts, &personal, None)
+}
+
+impl Draft {
+    /// The text of `personal` without secrets, whoever put it together.
+    fn redacted(&self, personal: &Personal) -> Result<String, serde_json::Error> {
+        let raw = serde_json::value::to_raw_value(personal)?;
+        let redacted = self.redactor.json(&raw, &Scope::default(), &mut Secrets::default());
+        if redacted.get().starts_with('{') {
+            return Ok(String::from(Box::<str>::from(redacted)));
+        }
+        // What cannot be looked at is left out as a whole; the facts, and so the event, stand.
+        serde_json::to_string(&Personal { error_message: Some(UNREADABLE.into()), ..Personal::default() })
+    }
 }
 
 struct Write<'a> {
@@ -207,11 +229,18 @@ struct Write<'a> {
     kind: Kind,
     common: &'a Common,
     personal: &'a str,
+    redactor: Option<&'a Redactor>,
 }
 
 impl Write<'_> {
-    fn with<F: Serialize>(&self, facts: &F) -> Result<Vec<u8>, serde_json::Error> {
-        serde_json::to_vec(&Envelope {
+    fn with<F: Serialize>(&self, facts: &F) -> Result<Vec<u8>, BuildError> {
+        let facts = serde_json::to_string(&WithCommon { common: self.common, facts })?;
+        let facts = match self.redactor {
+            Some(redactor) => redactor.strings(&facts)?,
+            None => facts,
+        };
+        let facts = RawValue::from_string(facts)?;
+        let body = serde_json::to_vec(&Envelope {
             specversion: "1.0",
             id: self.id,
             source: &self.draft.source,
@@ -219,10 +248,11 @@ impl Write<'_> {
             time: self.time,
             datacontenttype: "application/json",
             data: Data {
-                facts: WithCommon { common: self.common, facts },
+                facts: &facts,
                 personal: PersonalEnvelope { alg: PersonalAlg::None, key_id: None, bytes: self.personal },
             },
-        })
+        })?;
+        Ok(body)
     }
 }
 
@@ -430,6 +460,7 @@ mod tests {
             incarnation: Uuid::from_u128(7),
             ack: AckClass::Fsync,
             ack_check: AckCheck::Verified,
+            redactor: Redactor::shared(),
         }
     }
 
@@ -507,6 +538,41 @@ mod tests {
             Decoded::read(Topic::Admin, &event.body),
             Err(DecodeError::Topic { kind: Kind::SystemStopping, topic: Topic::Admin })
         ));
+    }
+
+    #[test]
+    fn no_event_is_built_past_the_redactor() {
+        let facts = Facts::Stopping(Stopping { reason: "password=hunter22".into() });
+        let arguments = RawValue::from_string(r#"{"deep":[{"api_key":"hunter23"}]}"#.into()).unwrap();
+        let personal = Personal {
+            user_agent: Some("agent Bearer hunter24hunter24".into()),
+            arguments: Some(arguments),
+            ..Personal::default()
+        };
+        let event = draft().build(at(), "k", &facts, &personal).unwrap();
+        let body = String::from_utf8(event.body.to_vec()).unwrap();
+        assert!(!body.contains("hunter2"), "{body}");
+        let read = Decoded::read(Topic::System, &event.body).unwrap();
+        let Facts::Stopping(stopping) = read.facts else { panic!("{:?}", read.facts) };
+        assert!(stopping.reason.starts_with("password=[redacted:password:hmac:"), "{}", stopping.reason);
+        assert!(
+            read.personal.unwrap().user_agent.unwrap().starts_with("agent Bearer [redacted:bearer:hmac:")
+        );
+    }
+
+    #[test]
+    fn a_personal_part_that_cannot_be_looked_at_is_left_out() {
+        let facts = Facts::Stopping(Stopping { reason: "signal".into() });
+        let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+        let personal = Personal {
+            user_name: Some("ann".into()),
+            arguments: Some(RawValue::from_string(deep).unwrap()),
+            ..Personal::default()
+        };
+        let event = draft().build(at(), "k", &facts, &personal).unwrap();
+        let read = Decoded::read(Topic::System, &event.body).unwrap().personal.unwrap();
+        assert_eq!((read.user_name, read.error_message.as_deref()), (None, Some(UNREADABLE)));
+        assert!(read.arguments.is_none());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::body::{self, BuildError, DecodeError, Decoded, Draft, Event};
 use super::{Effect, Facts, Failure, Kind, Outcome, Personal, TopicPartition};
 use crate::base::Category;
 use crate::event::Terminal;
+use crate::redact::Redactor;
 
 /// The error code of every closure.
 pub const INTERRUPTED: &str = "interrupted";
@@ -49,7 +50,7 @@ pub fn closure(target: TopicPartition, body: &[u8]) -> Result<Event, ClosureErro
         response_bytes: 0,
         response_chars: 0,
         content_blocks: 0,
-        result_sha256: None,
+        result_hmac: None,
         error: Some(Failure { category: Category::Internal, code: INTERRUPTED.into() }),
         effect: Some(Effect::Unknown),
     };
@@ -57,8 +58,13 @@ pub fn closure(target: TopicPartition, body: &[u8]) -> Result<Event, ClosureErro
         error_message: Some(MESSAGE.into()),
         ..personal
     });
-    let draft =
-        Draft { source, incarnation: common.incarnation, ack: common.ack, ack_check: common.ack_check };
+    let draft = Draft {
+        source,
+        incarnation: common.incarnation,
+        ack: common.ack,
+        ack_check: common.ack_check,
+        redactor: Redactor::shared(),
+    };
     let id = closure_id(intent.call.call_id);
     let deadline = intent.deadline;
     let facts =
@@ -87,6 +93,7 @@ mod tests {
             incarnation: Uuid::from_u128(7),
             ack: AckClass::Fsync,
             ack_check: AckCheck::Verified,
+            redactor: Redactor::shared(),
         };
         let call = Call {
             call_id: Uuid::from_u128(77),
@@ -106,7 +113,9 @@ mod tests {
             definition_sha256: None,
             trace_id: None,
             arguments_level: ArgumentsLevel::Arguments,
-            arguments_sha256: "00".into(),
+            arguments_hmac: Some("00".into()),
+            digest_key_id: "k".into(),
+            redactions: 0,
             arguments_bytes: 9,
         };
         let requested = Requested { call, deadline: at().plus_micros(30_000_000) };

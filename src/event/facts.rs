@@ -105,12 +105,12 @@ impl Transport {
 }
 
 /// How much of the arguments the record keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ArgumentsLevel {
-    /// Nothing of them.
+    /// Nothing of them, of the result or of an error's text.
     Minimal,
-    /// Digest and size.
+    /// Digests and sizes.
     Metadata,
     /// The arguments too, redacted.
     Arguments,
@@ -161,10 +161,16 @@ pub struct Call {
     pub trace_id: Option<String>,
     /// How much of the arguments is kept in `personal`.
     pub arguments_level: ArgumentsLevel,
-    /// SHA-256 of the arguments as received, without `purpose`, hexadecimal.
-    pub arguments_sha256: String,
-    /// Their length in bytes.
+    /// Keyed digest of the arguments as received, without `purpose`, hexadecimal; absent at level `minimal`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arguments_hmac: Option<String>,
+    /// Their length in bytes; 0 at level `minimal`.
     pub arguments_bytes: u64,
+    /// Names the key of the digests here and in the markers of redacted values.
+    pub digest_key_id: String,
+    /// How many values were replaced by markers in `personal`, and in what is kept here of the caller's texts.
+    #[serde(default)]
+    pub redactions: u32,
 }
 
 /// `tool_call.requested`: the intent.
@@ -215,9 +221,9 @@ pub struct Outcome {
     pub response_chars: u64,
     /// Content blocks of the result.
     pub content_blocks: u32,
-    /// SHA-256 of the result's JSON, hexadecimal; absent when there is no result.
+    /// Keyed digest of the result's JSON, hexadecimal; absent when there is no result, and at level `minimal`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub result_sha256: Option<String>,
+    pub result_hmac: Option<String>,
     /// Why it did not complete; absent exactly when it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,

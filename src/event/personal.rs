@@ -28,11 +28,12 @@ pub struct Personal {
     /// Why the caller says it makes the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub purpose: Option<String>,
-    /// The arguments as received, without `purpose`; absent when over the size limit (the digest in the facts stands).
+    /// The arguments, redacted, without `purpose`; absent when over the size limit (the digest in the facts stands), and
+    /// below the level `arguments`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     pub arguments: Option<Box<RawValue>>,
-    /// The error's public text, clipped.
+    /// The error's public text, redacted and clipped; absent at level `minimal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
     /// What the caller claims of itself and could forge (client info, `_meta`, headers); never decides anything.
@@ -46,4 +47,8 @@ pub struct Personal {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     pub query: Option<Box<RawValue>>,
+    /// The result, redacted, at level `full`; absent when over the size limit (the digest in the facts stands).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Value>")]
+    pub result: Option<Box<RawValue>>,
 }

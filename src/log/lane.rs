@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::{AppendError, Frame, Log, Position, Refusal, Reservation};
 use crate::base::{Clock, Timestamp, planted, sha256};
 use crate::event::{AckClass, Draft, Event, LaneHead, Link, LinkInput, TopicPartition, link};
+use crate::redact::Redactor;
 
 /// What the log says of a recorded event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,15 +55,27 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// New lanes: a new incarnation of `tenant` on `log`.
+    /// New lanes: a new incarnation of `tenant` on `log`, under the rules of redaction that are always in force and a
+    /// digest key of its own.
     #[must_use]
     pub fn new(log: Arc<dyn Log>, clock: Arc<dyn Clock>, tenant: &str) -> Self {
+        Self::redacting(log, clock, tenant, Redactor::shared())
+    }
+
+    /// The same under `redactor`.
+    #[must_use]
+    pub fn redacting(
+        log: Arc<dyn Log>,
+        clock: Arc<dyn Clock>,
+        tenant: &str,
+        redactor: Arc<Redactor>,
+    ) -> Self {
         let (mut ack, ack_check) = log.ack_class();
         if planted::armed("ack_class_overstated") {
             ack = AckClass::Replicated;
         }
-        let draft =
-            Draft { source: format!("urn:annals:{tenant}"), incarnation: Uuid::new_v4(), ack, ack_check };
+        let source = format!("urn:annals:{tenant}");
+        let draft = Draft { source, incarnation: Uuid::new_v4(), ack, ack_check, redactor };
         let lanes = TopicPartition::all().map(|_| LaneState::default()).collect();
         Self { log, clock, draft, lanes }
     }

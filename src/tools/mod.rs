@@ -27,6 +27,7 @@ use uuid::Uuid;
 
 use crate::auth::{Persona, Principal};
 use crate::base::sha256_hex;
+use crate::redact::Shape;
 use crate::refusal::Reason;
 
 /// What `tools/list` says of a tool, prepared once.
@@ -42,6 +43,10 @@ pub struct Definition {
     pub sha256: String,
     /// What arguments are checked against.
     pub input: schema::InputSchema,
+    /// What the input schema marks with `x-annals-sensitive`.
+    pub sensitive_arguments: Arc<Shape>,
+    /// What the output schema marks with it.
+    pub sensitive_result: Arc<Shape>,
 }
 
 /// The parts of a [`Definition`], as code writes them.
@@ -85,7 +90,9 @@ impl DefinitionSource {
         let json = serde_json::value::to_raw_value(&self).expect("a definition is plain JSON");
         let sha256 = sha256_hex(json.get().as_bytes());
         let input = schema::InputSchema::compile(&self.input_schema);
-        Definition { name, toolkit_kind, json, sha256, input }
+        let sensitive_arguments = Arc::new(Shape::of(&self.input_schema));
+        let sensitive_result = Arc::new(Shape::of(&self.output_schema));
+        Definition { name, toolkit_kind, json, sha256, input, sensitive_arguments, sensitive_result }
     }
 }
 

@@ -156,6 +156,10 @@ pub(crate) fn stage() -> Stage {
     stage_with(Limits::default())
 }
 
+fn digest(stage: &Stage, bytes: &[u8]) -> String {
+    stage.lanes.draft().redactor.digest(bytes)
+}
+
 fn strings(items: &[&str]) -> Vec<String> {
     items.iter().map(|&item| item.to_owned()).collect()
 }
@@ -479,8 +483,8 @@ async fn the_terminal_event_stands_alone() {
     assert_eq!(terminal.call.connection.as_deref(), Some("sales"));
     assert_eq!(terminal.call.session_id.as_deref(), Some("session-1"));
     let arguments = r#"{"do":"answer","connection":"sales"}"#;
-    assert_eq!(terminal.call.arguments_sha256, annals::base::sha256_hex(arguments.as_bytes()));
-    assert_eq!(terminal.outcome.result_sha256, Some(annals::base::sha256_hex(&result.structured)));
+    assert_eq!(terminal.call.arguments_hmac, Some(digest(&stage, arguments.as_bytes())));
+    assert_eq!(terminal.outcome.result_hmac, Some(digest(&stage, &result.structured)));
     assert_eq!(terminal.outcome.response_bytes, result.structured.len() as u64);
     let personal = events[1].personal.clone().unwrap();
     assert_eq!(personal.purpose.as_deref(), Some("to see"));
@@ -500,7 +504,7 @@ async fn arguments_over_the_limit_leave_digest_and_size() {
     let events = events(&stage).await;
     let Facts::Terminal(_, terminal) = &events[1].facts else { panic!("{events:?}") };
     assert_eq!(terminal.call.arguments_bytes, arguments.len() as u64);
-    assert_eq!(terminal.call.arguments_sha256, annals::base::sha256_hex(arguments.as_bytes()));
+    assert_eq!(terminal.call.arguments_hmac, Some(digest(&stage, arguments.as_bytes())));
     assert!(events[1].personal.clone().unwrap().arguments.is_none());
 }
 

@@ -5,6 +5,7 @@
 mod adopt;
 mod backup;
 mod benchmarks;
+mod canary;
 mod clients;
 mod context;
 mod crash;

@@ -52,7 +52,7 @@ table! {
         toolkit_kind: "text" = Option<String>,
         connection: "text" = Option<String>,
         definition_sha256: "text" = Option<String>,
-        arguments_sha256: "text" = Option<String>,
+        arguments_hmac: "text" = Option<String>,
         arguments_bytes: "int8" = Option<i64>,
         authorized: "bool" = Option<bool>,
         success: "bool" = Option<bool>,
@@ -64,11 +64,13 @@ table! {
         response_bytes: "int8" = Option<i64>,
         response_chars: "int8" = Option<i64>,
         content_blocks: "int8" = Option<i64>,
-        result_sha256: "text" = Option<String>,
+        result_hmac: "text" = Option<String>,
         effect: "text" = Option<String>,
         trace_id: "text" = Option<String>,
         occurrences: "int8" = Option<i64>,
         end_reason: "text" = Option<String>,
+        digest_key_id: "text" = Option<String>,
+        redactions: "int8" = Option<i64>,
     }
 }
 
@@ -94,6 +96,7 @@ table! {
         asserted: "jsonb" = Option<String>,
         object_name: "text" = Option<String>,
         query: "jsonb" = Option<String>,
+        result: "jsonb" = Option<String>,
     }
 }
 
@@ -262,10 +265,12 @@ fn with_call(row: EventRow, call: &Call) -> EventRow {
         toolkit_kind: optional(call.toolkit_kind.as_ref()),
         connection: optional(call.connection.as_ref()),
         definition_sha256: optional(call.definition_sha256.as_ref()),
-        arguments_sha256: text(&call.arguments_sha256),
+        arguments_hmac: optional(call.arguments_hmac.as_ref()),
         arguments_bytes: Some(count(call.arguments_bytes)),
         received_at: Some(call.received_at.to_offset()),
         trace_id: optional(call.trace_id.as_ref()),
+        digest_key_id: text(&call.digest_key_id),
+        redactions: Some(i64::from(call.redactions)),
         ..row
     }
 }
@@ -304,7 +309,7 @@ fn with_terminal(row: EventRow, kind: Kind, terminal: &Terminal) -> EventRow {
         response_bytes: Some(count(outcome.response_bytes)),
         response_chars: Some(count(outcome.response_chars)),
         content_blocks: Some(i64::from(outcome.content_blocks)),
-        result_sha256: optional(outcome.result_sha256.as_ref()),
+        result_hmac: optional(outcome.result_hmac.as_ref()),
         effect: outcome.effect.and_then(|effect| text(effect.as_str())),
         ..with_call(row, call)
     }
@@ -336,6 +341,7 @@ fn personal_row(event: &EventRow, item: &Item) -> Result<PersonalRow, Unprojecta
         asserted: json(personal.asserted.as_deref()),
         object_name: optional(personal.object_name.as_ref()),
         query: json(personal.query.as_deref()),
+        result: json(personal.result.as_deref()),
     })
 }
 
@@ -402,7 +408,7 @@ impl EventRow {
             toolkit_kind: None,
             connection: None,
             definition_sha256: None,
-            arguments_sha256: None,
+            arguments_hmac: None,
             arguments_bytes: None,
             authorized: None,
             success: None,
@@ -414,11 +420,13 @@ impl EventRow {
             response_bytes: None,
             response_chars: None,
             content_blocks: None,
-            result_sha256: None,
+            result_hmac: None,
             effect: None,
             trace_id: None,
             occurrences: None,
             end_reason: None,
+            digest_key_id: None,
+            redactions: None,
         }
     }
 }
@@ -485,6 +493,7 @@ mod tests {
             incarnation: Uuid::from_u128(7),
             ack: AckClass::Fsync,
             ack_check: AckCheck::Verified,
+            redactor: crate::redact::Redactor::shared(),
         };
         let event = draft.build(at(), "k", facts, personal).unwrap();
         let frame = Frame {
@@ -519,7 +528,9 @@ mod tests {
             definition_sha256: None,
             trace_id: None,
             arguments_level: ArgumentsLevel::Metadata,
-            arguments_sha256: "00".into(),
+            arguments_hmac: Some("00".into()),
+            digest_key_id: "01".into(),
+            redactions: 2,
             arguments_bytes: u64::MAX,
         }
     }
@@ -530,7 +541,7 @@ mod tests {
             response_bytes: 2,
             response_chars: 3,
             content_blocks: 4,
-            result_sha256: None,
+            result_hmac: None,
             error,
             effect: None,
         }

@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS @schema@.audit_events (
     toolkit_kind text,
     connection text,
     definition_sha256 text,
-    arguments_sha256 text,
+    arguments_hmac text,
     arguments_bytes int8,
     authorized bool,
     success bool,
@@ -48,11 +48,13 @@ CREATE TABLE IF NOT EXISTS @schema@.audit_events (
     response_bytes int8,
     response_chars int8,
     content_blocks int8,
-    result_sha256 text,
+    result_hmac text,
     effect text,
     trace_id text,
     occurrences int8,
     end_reason text,
+    digest_key_id text,
+    redactions int8,
     PRIMARY KEY (log_id, topic, partition, position, recorded_at)
 ) PARTITION BY RANGE (recorded_at);
 
@@ -77,6 +79,7 @@ CREATE TABLE IF NOT EXISTS @schema@.audit_personal (
     asserted jsonb,
     object_name text,
     query jsonb,
+    result jsonb,
     PRIMARY KEY (log_id, topic, partition, position, recorded_at)
 ) PARTITION BY RANGE (recorded_at);
 

@@ -198,7 +198,9 @@ pub(crate) fn call(session: &str) -> Call {
         definition_sha256: Some(sha256_hex(b"definition")),
         trace_id: None,
         arguments_level: ArgumentsLevel::Arguments,
-        arguments_sha256: sha256_hex(b"arguments"),
+        arguments_hmac: Some(sha256_hex(b"arguments")),
+        digest_key_id: "00".into(),
+        redactions: 0,
         arguments_bytes: 31,
     }
 }
@@ -210,7 +212,7 @@ pub(crate) fn terminal(call: &Call, kind: Kind) -> Facts {
         response_bytes: 345,
         response_chars: 300,
         content_blocks: 1,
-        result_sha256: completed.then(|| sha256_hex(b"result")),
+        result_hmac: completed.then(|| sha256_hex(b"result")),
         effect: None,
         error: (!completed).then(|| Failure { category: Category::Upstream, code: "down".into() }),
     };

@@ -65,6 +65,7 @@ fn body_at(occurred_at: Timestamp, facts: &Facts) -> Bytes {
         incarnation: OF_ITS_LANE,
         ack: AckClass::Fsync,
         ack_check: AckCheck::Verified,
+        redactor: annals::redact::Redactor::shared(),
     };
     let personal = Personal { user_name: Some("ann".into()), ..Personal::default() };
     draft.build(occurred_at, "k", facts, &personal).unwrap().body

@@ -86,6 +86,7 @@ fn body(facts: &Facts) -> Bytes {
         incarnation: INCARNATION,
         ack: AckClass::Fsync,
         ack_check: AckCheck::Verified,
+        redactor: crate::redact::Redactor::shared(),
     };
     draft.build(SystemClock.now(), "k", facts, &Personal::default()).unwrap().body
 }
