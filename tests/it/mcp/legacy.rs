@@ -264,6 +264,14 @@ async fn no_session_opens_when_each_is_busy() {
             let refused = server.send(&initialize().key(BOB)).await;
             assert_eq!((refused.status, refused.header("retry-after")), (503, "1"));
             assert_eq!(refused.json()["error"]["data"]["code"], "sessions_exhausted");
+            let Facts::RequestRefused(refused) = server.until_recorded(Kind::RequestRefused).await.facts
+            else {
+                panic!("another event")
+            };
+            let expected = ("sessions_exhausted", Some(503), Some(1503), Some("sub-bob"));
+            let found =
+                (refused.reason.as_str(), refused.status, refused.rpc_code, refused.subject_id.as_deref());
+            assert_eq!(found, expected);
             server.go_on.send_replace(true);
         })
     })
