@@ -119,12 +119,9 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     )?;
     check_retention(config)?;
     check_refusals(&config.limits)?;
+    check_rates(&config.limits)?;
     check_redaction(config)?;
     require(config.limits.calls_in_flight_max >= 1, "limits.calls_in_flight_max", "at least 1")?;
-    let per_key = config.limits.calls_in_flight_per_key_max;
-    require(per_key >= 1, "limits.calls_in_flight_per_key_max", "at least 1")?;
-    require(config.limits.calls_per_minute >= 1, "limits.calls_per_minute", "at least 1")?;
-    require(config.limits.calls_burst >= 1, "limits.calls_burst", "at least 1")?;
     require(config.limits.session_sweep_ms >= 10, "limits.session_sweep_ms", "at least 10")?;
     require(
         (1..=4_096).contains(&config.limits.stdio_in_flight_max),
@@ -196,6 +193,21 @@ fn check_http(http: &super::Http) -> Result<(), ConfigError> {
         )?;
     }
     Ok(())
+}
+
+/// Nobody could call anything.
+fn check_rates(limits: &super::Limits) -> Result<(), ConfigError> {
+    let rates = [
+        ("calls_in_flight_per_key_max", limits.calls_in_flight_per_key_max == 0),
+        ("calls_per_minute", limits.calls_per_minute == 0),
+        ("calls_burst", limits.calls_burst == 0),
+    ];
+    match rates.into_iter().find(|(_, is_none)| *is_none) {
+        Some((key, _)) => {
+            Err(ConfigError::Value { key: format!("limits.{key}"), cause: "at least 1".to_owned() })
+        }
+        None => Ok(()),
+    }
 }
 
 /// What a flood may cost must have a bound, and none of the refusals may wait long for its event.

@@ -124,7 +124,7 @@ impl Prepared for Pull {
 pub(crate) struct Stage {
     _dir: tempfile::TempDir,
     pub(crate) log: Arc<FaultyLog>,
-    lanes: Arc<Lanes>,
+    pub(crate) lanes: Arc<Lanes>,
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) tasks: Tasks,
     started: watch::Receiver<usize>,
