@@ -12,7 +12,7 @@ use super::facts::{AuditQueried, AuthFailed, Common, Facts, KeyCreated, KeyRevok
 use super::facts::{BackupTaken, LogAdopted, RequestRefused, SessionEnded, SessionStarted};
 use super::{Kind, Personal, PersonalAlg, Topic, TopicPartition, UnknownKind, partition_of};
 use crate::base::{Timestamp, sha256_hex};
-use crate::redact::{Redactor, Scope, Secrets, UNREADABLE, Unreadable};
+use crate::redact::{Redactor, Scope, Secrets, Unreadable};
 
 /// The most bytes a body may have, so that no log engine refuses it by size.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -144,7 +144,7 @@ impl Draft {
         personal: &Personal,
         once: bool,
     ) -> Result<Event, BuildError> {
-        let personal = self.redacted(personal)?;
+        let personal = serde_json::to_string(&self.redacted(personal))?;
         let common = Common {
             incarnation: self.incarnation,
             ack: self.ack,
@@ -182,15 +182,38 @@ impl Draft {
 }
 
 impl Draft {
-    /// The text of `personal` without secrets, whoever put it together.
-    fn redacted(&self, personal: &Personal) -> Result<String, serde_json::Error> {
-        let raw = serde_json::value::to_raw_value(personal)?;
-        let redacted = self.redactor.json(&raw, &Scope::default(), &mut Secrets::default());
-        if redacted.get().starts_with('{') {
-            return Ok(String::from(Box::<str>::from(redacted)));
+    /// `personal` without secrets, whoever put it together: every field, and a new one must be named here.
+    fn redacted(&self, personal: &Personal) -> Personal {
+        let text = |text: &Option<String>| {
+            text.as_deref().map(|text| self.redactor.text(text, &mut Secrets::default()))
+        };
+        let json = |raw: &Option<Box<RawValue>>| {
+            raw.as_deref().map(|raw| self.redactor.json(raw, &Scope::default(), &mut Secrets::default()))
+        };
+        let Personal {
+            user_name,
+            client_ip,
+            user_agent,
+            purpose,
+            arguments,
+            error_message,
+            asserted,
+            object_name,
+            query,
+            result,
+        } = personal;
+        Personal {
+            user_name: text(user_name),
+            client_ip: text(client_ip),
+            user_agent: text(user_agent),
+            purpose: text(purpose),
+            arguments: json(arguments),
+            error_message: text(error_message),
+            asserted: json(asserted),
+            object_name: text(object_name),
+            query: json(query),
+            result: json(result),
         }
-        // What cannot be looked at is left out as a whole; the facts, and so the event, stand.
-        serde_json::to_string(&Personal { error_message: Some(UNREADABLE.into()), ..Personal::default() })
     }
 }
 
@@ -424,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_personal_part_that_cannot_be_looked_at_is_left_out() {
+    fn a_field_that_cannot_be_looked_at_is_left_out() {
         let facts = Facts::Stopping(Stopping { reason: "signal".into() });
         let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
         let personal = Personal {
@@ -434,8 +457,8 @@ mod tests {
         };
         let event = draft().build(at(), "k", &facts, &personal).unwrap();
         let read = Decoded::read(Topic::System, &event.body).unwrap().personal.unwrap();
-        assert_eq!((read.user_name, read.error_message.as_deref()), (None, Some(UNREADABLE)));
-        assert!(read.arguments.is_none());
+        assert_eq!(read.user_name.as_deref(), Some("ann"));
+        assert_eq!(read.arguments.unwrap().get(), "\"[redacted:unreadable]\"");
     }
 
     #[test]
