@@ -14,7 +14,7 @@ use super::facts::{BackupTaken, LogAdopted, RequestRefused, SessionEnded, Sessio
 use super::upcast::{self, Older};
 use super::{Kind, Personal, PersonalAlg, StoredType, Topic, TopicPartition, UnknownKind, partition_of};
 use crate::base::{Timestamp, sha256_hex};
-use crate::redact::{Redactor, Scope, Secrets, UNREADABLE, Unreadable};
+use crate::redact::{Redactor, Scope, Secrets, Unreadable};
 
 /// The most bytes a body may have, so that no log engine refuses it by size.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -147,7 +147,7 @@ impl Draft {
         once: bool,
     ) -> Result<Event, BuildError> {
         let target = TopicPartition { topic: facts.kind().topic(), partition: partition_of(key) };
-        let personal = self.redacted(personal)?;
+        let personal = serde_json::to_string(&self.redacted(personal))?;
         self.build_on((id, occurred_at, once), target, facts, &personal, Some(&self.redactor))
     }
 
@@ -210,15 +210,38 @@ pub(super) fn build_at(
 }
 
 impl Draft {
-    /// The text of `personal` without secrets, whoever put it together.
-    fn redacted(&self, personal: &Personal) -> Result<String, serde_json::Error> {
-        let raw = serde_json::value::to_raw_value(personal)?;
-        let redacted = self.redactor.json(&raw, &Scope::default(), &mut Secrets::default());
-        if redacted.get().starts_with('{') {
-            return Ok(String::from(Box::<str>::from(redacted)));
+    /// `personal` without secrets, whoever put it together: every field, and a new one must be named here.
+    fn redacted(&self, personal: &Personal) -> Personal {
+        let text = |text: &Option<String>| {
+            text.as_deref().map(|text| self.redactor.text(text, &mut Secrets::default()))
+        };
+        let json = |raw: &Option<Box<RawValue>>| {
+            raw.as_deref().map(|raw| self.redactor.json(raw, &Scope::default(), &mut Secrets::default()))
+        };
+        let Personal {
+            user_name,
+            client_ip,
+            user_agent,
+            purpose,
+            arguments,
+            error_message,
+            asserted,
+            object_name,
+            query,
+            result,
+        } = personal;
+        Personal {
+            user_name: text(user_name),
+            client_ip: text(client_ip),
+            user_agent: text(user_agent),
+            purpose: text(purpose),
+            arguments: json(arguments),
+            error_message: text(error_message),
+            asserted: json(asserted),
+            object_name: text(object_name),
+            query: json(query),
+            result: json(result),
         }
-        // What cannot be looked at is left out as a whole; the facts, and so the event, stand.
-        serde_json::to_string(&Personal { error_message: Some(UNREADABLE.into()), ..Personal::default() })
     }
 }
 
@@ -561,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn a_personal_part_that_cannot_be_looked_at_is_left_out() {
+    fn a_field_that_cannot_be_looked_at_is_left_out() {
         let facts = Facts::Stopping(Stopping { reason: "signal".into() });
         let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
         let personal = Personal {
@@ -571,8 +594,8 @@ mod tests {
         };
         let event = draft().build(at(), "k", &facts, &personal).unwrap();
         let read = Decoded::read(Topic::System, &event.body).unwrap().personal.unwrap();
-        assert_eq!((read.user_name, read.error_message.as_deref()), (None, Some(UNREADABLE)));
-        assert!(read.arguments.is_none());
+        assert_eq!(read.user_name.as_deref(), Some("ann"));
+        assert_eq!(read.arguments.unwrap().get(), "\"[redacted:unreadable]\"");
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let marker = if raw.starts_with('"') {
-            let text: String = serde_json::from_str(raw).map_err(|_| Unreadable)?;
+            let text = decoded(raw)?;
             if self.pass.redactor.is_marker(&text) {
                 return Ok(None);
             }
@@ -154,7 +154,7 @@ impl<'a> Walk<'a> {
                 _ => {}
             }
             let token = self.take(string_length(self.rest)?)?;
-            let key: String = serde_json::from_str(token).map_err(|_| Unreadable)?;
+            let key = decoded(token)?;
             self.key(token, &key)?;
             self.space();
             self.copy(1)?;
@@ -298,7 +298,7 @@ impl<'a> Walk<'a> {
 
     fn string(&mut self, key: &str) -> Result<(), Unreadable> {
         let token = self.take(string_length(self.rest)?)?;
-        let text: String = serde_json::from_str(token).map_err(|_| Unreadable)?;
+        let text = decoded(token)?;
         let sql_literals = self.pass.scope.sql_literals;
         let sql = sql_literals && is_statement(key);
         let look = Look { nested: self.pass.nested, sql, sql_literals };
@@ -359,6 +359,27 @@ fn begins_private_key(item: &str) -> bool {
 /// Whether an argument of this name holds a SQL statement.
 fn is_statement(key: &str) -> bool {
     ["sql", "query", "statement"].iter().any(|name| key.eq_ignore_ascii_case(name))
+}
+
+/// The text of a string token. A lone surrogate, which no text can hold, becomes a mark that no rule fits.
+fn decoded(token: &str) -> Result<String, Unreadable> {
+    serde_json::from_str(token).or_else(|_| {
+        let mut whole = String::with_capacity(token.len());
+        let mut rest = token;
+        while let Some(at) = rest.find('\\') {
+            let (before, tail) = rest.split_at(at);
+            whole.push_str(before);
+            let pair =
+                tail.get(..12).filter(|pair| serde_json::from_str::<String>(&format!("\"{pair}\"")).is_ok());
+            let escape = if tail.starts_with("\\u") { pair.or(tail.get(..6)) } else { tail.get(..2) };
+            let escape = escape.ok_or(Unreadable)?;
+            let good = serde_json::from_str::<String>(&format!("\"{escape}\"")).is_ok();
+            whole.push_str(if good { escape } else { "\u{fffd}" });
+            rest = tail.get(escape.len()..).ok_or(Unreadable)?;
+        }
+        whole.push_str(rest);
+        serde_json::from_str(&whole).map_err(|_| Unreadable)
+    })
 }
 
 /// The length of the JSON string token that `text` begins with.

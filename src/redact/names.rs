@@ -69,6 +69,8 @@ const INNOCENT: &[&str] = &[
     "secretion",
     "tokeniz",
     "tokenis",
+    // MCP's own name for what tells one progress message from another.
+    "progresstoken",
     "cookiecutter",
     "cookiejar",
     "cookiepolicy",

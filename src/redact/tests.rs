@@ -216,13 +216,20 @@ fn what_cannot_be_looked_at_is_never_let_through() {
         nested = json!({ "a": nested }).to_string();
     }
     assert_eq!(text(&nested), UNREADABLE);
-    assert_eq!(json(r#"{"a":"\ud800"}"#), format!("\"{UNREADABLE}\""));
     assert_eq!(text(&"x ".repeat(TEXT_BYTES_MAX)), UNREADABLE);
     assert_eq!(redactor().strings("{\"a\":"), Err(Unreadable));
     let mut secrets = Secrets::default();
     drop(redactor().json(&raw(&deep), &Scope::default(), &mut secrets));
     assert_eq!(secrets.replaced(), 1);
     assert_eq!(guarded(|| -> Result<(), Unreadable> { panic!("a rule fails") }), Err(Unreadable));
+}
+
+#[test]
+fn a_lone_surrogate_hides_nothing_and_stays() {
+    let value = r#"{"a":"\ud800 b \ud83d\ude00\n","c\udc00":1}"#;
+    assert_eq!(json(value), value);
+    let cleaned = json(r#"{"pass\u0077ord":"\ud800 hunter22","b":"\udfff token=hunter22 \ud800\ud800"}"#);
+    assert!(!cleaned.contains("hunter22"), "{cleaned}");
 }
 
 #[test]

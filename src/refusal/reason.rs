@@ -104,7 +104,7 @@ reasons! {
     MethodNotString = "method_not_string", Validation, 400, INVALID_REQUEST, R::Request, EVERY, MCP, "A message whose `method` is no string.";
     IdNull = "id_null", Validation, 400, INVALID_REQUEST, R::Request, EVERY, MCP, "A request whose `id` is null.";
     IdInvalid = "id_invalid", Validation, 400, INVALID_REQUEST, R::Request, EVERY, MCP, "A request whose `id` is neither a string nor an integer, or is longer than 256 bytes.";
-    ResponseUnexpected = "response_unexpected", Validation, 400, INVALID_REQUEST, R::Request, EVERY, MCP, "A response under 2026-07-28, where the server asks nothing.";
+    ResponseUnexpected = "response_unexpected", Validation, 400, INVALID_REQUEST, R::Request, HTTP, MCP, "A response under 2026-07-28, where the server asks nothing.";
 
     // Headers, versions and sessions.
     HeaderMissing = "header_missing", Validation, 400, HEADERS, R::Message, HTTP, MCP, "2026-07-28: a header that must stand beside the body is missing.";

@@ -17,6 +17,7 @@ use crate::faulty_log::Fault;
 use crate::harness::{ADMIN_KEY, Home, PATIENCE, Server};
 use crate::mcp::harness::{ANN, Ask, BOB, Harness, initialize, legacy, modern, modern_call};
 use crate::reading;
+use crate::stdio::Process;
 
 const EVENTS: &str = "/api/v1/admin/audit/events";
 const MODERN: &str = "2026-07-28";
@@ -28,6 +29,8 @@ enum Input {
     Message(String),
     /// One message inside a session of 2025-11-25, the same on every transport.
     InSession(String),
+    /// Messages of a stdio process, of which the last fires the row.
+    OverStdio(&'static [&'static str]),
     /// A whole HTTP request.
     Http(Ask),
     /// As the last, with the key made for somebody.
@@ -59,6 +62,7 @@ impl Input {
             Self::Message(text) => Some((text, false)),
             Self::InSession(text) => Some((text, true)),
             Self::Http(_)
+            | Self::OverStdio(_)
             | Self::HttpAs(..)
             | Self::Bytes(_)
             | Self::Metrics(..)
@@ -147,8 +151,8 @@ fn input(reason: Reason) -> Input {
         Reason::SessionHeaderUnusable => Http(legacy("a", PING).also("mcp-session-id", "b")),
         Reason::SessionNotFound => Http(legacy("00000000000000000000000000000000", PING)),
         Reason::SessionsExhausted => Elsewhere("no_session_opens_when_each_is_busy"),
-        Reason::NotInitialized => Elsewhere("a_process_says_initialize_first_and_once"),
-        Reason::AlreadyInitialized => Elsewhere("a_process_says_initialize_first_and_once"),
+        Reason::NotInitialized => Input::OverStdio(&[r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#]),
+        Reason::AlreadyInitialized => Input::OverStdio(&[INITIALIZE, INITIALIZE]),
         Reason::MethodNotFound => message("prompts/list", ""),
         Reason::MethodNotFoundInSession => {
             InSession(r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list"}"#.into())
@@ -254,6 +258,7 @@ fn input(reason: Reason) -> Input {
     }
 }
 
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"rows","version":"1"}}}"#;
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
 /// The server, its log, and the keys of those who ask.
@@ -352,7 +357,30 @@ impl Stage {
                 let status = response.status().as_u16();
                 Some(Got { status, body: response.json().await.unwrap() })
             }
-            Input::Message(_) | Input::InSession(_) | Input::Elsewhere(_) | Input::Never(_) => None,
+            Input::Message(_)
+            | Input::InSession(_)
+            | Input::OverStdio(_)
+            | Input::Elsewhere(_)
+            | Input::Never(_) => None,
+        }
+    }
+
+    /// The key and the messages with which a stdio process fires `input`; `None` when none can.
+    fn over_stdio(&self, reason: Reason, input: &Input) -> Option<(String, Vec<String>)> {
+        let admin = ADMIN_KEY.to_owned();
+        match input {
+            Input::Message(text) => Some((admin, vec![text.clone()])),
+            Input::InSession(text) => Some((admin, vec![INITIALIZE.into(), text.clone()])),
+            Input::OverStdio(lines) => Some((admin, lines.iter().map(|&line| line.into()).collect())),
+            Input::HttpAs(who, ask) => Some((self.keys[*who as usize].clone(), vec![ask.body.clone()])),
+            Input::Http(ask) if reason == Reason::BodyTooLarge => Some((admin, vec![ask.body.clone()])),
+            Input::Http(_) if reason == Reason::KeyUnknown => Some(("annals_nobody".into(), Vec::new())),
+            Input::Http(_) if reason == Reason::CredentialsMalformed => {
+                Some(("two words".into(), Vec::new()))
+            }
+            Input::Http(_) | Input::Bytes(_) | Input::Metrics(..) | Input::Elsewhere(_) | Input::Never(_) => {
+                None
+            }
         }
     }
 
@@ -417,7 +445,8 @@ fn check_events(row: &Row, events: &[Decoded]) {
     if let Facts::RequestRefused(refused) = &event.facts {
         let over_mcp = refused.source == "mcp";
         let rpc = if over_mcp { row.rpc.code() } else { None };
-        assert_eq!((refused.status, refused.rpc_code, refused.count), (Some(row.status), rpc, 1), "{code}");
+        let status = (refused.transport == Transport::Http).then_some(row.status);
+        assert_eq!((refused.status, refused.rpc_code, refused.count), (status, rpc, 1), "{code}");
         let known = event.personal.as_ref().is_some_and(|who| who.user_name.is_some());
         assert_eq!(known, refused.subject_id.is_some(), "{code}: named exactly when known");
     }
@@ -468,6 +497,58 @@ async fn every_row_fires_exactly_the_event_it_promises() {
         before = events.len();
     }
     assert_eq!(wrong, Vec::<&str>::new(), "what is wrong with each stands above");
+}
+
+/// How the event came in, where it says so.
+fn transport(event: &Decoded) -> Option<Transport> {
+    match &event.facts {
+        Facts::RequestRefused(refused) => Some(refused.transport),
+        Facts::Terminal(_, ended) => Some(ended.call.transport),
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_row_of_standard_input_fires_its_event_there_too() {
+    let home = Home::new();
+    let stage = Stage::open(&home).await;
+    let recorded = || {
+        let events = stage.events().into_iter();
+        events.filter(|event| event.kind.topic() != Topic::Sessions).collect::<Vec<_>>()
+    };
+    let mut before = recorded().len();
+    let (mut fired, mut wrong) = (0, Vec::new());
+    for &reason in Reason::ALL.iter().filter(|reason| reason.row().transports.contains(&Transport::Stdio)) {
+        let row = reason.row();
+        let Some((key, lines)) = stage.over_stdio(reason, &input(reason)) else { continue };
+        let mut process = Process::start(&home, &key);
+        if row.recorded != Recorded::AuthFailed {
+            for line in &lines {
+                process.write(line).await;
+            }
+        }
+        process.close();
+        let mut ended = process.end().await;
+        let events = recorded();
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            if row.recorded == Recorded::AuthFailed {
+                assert_eq!((ended.code, ended.rest.len()), (Some(3), 0), "{}: {}", row.code, ended.stderr);
+            } else {
+                assert_eq!(ended.code, Some(0), "{}: {}", row.code, ended.stderr);
+                let body = ended.rest.pop().expect("an answer");
+                check_answer(row, &Got { status: row.status, body });
+            }
+            check_events(row, &events[before..]);
+            let told: Vec<_> = events[before..].iter().filter_map(transport).collect();
+            assert!(told.iter().all(|transport| *transport == Transport::Stdio), "{}: {told:?}", row.code);
+        }));
+        if checked.is_err() {
+            wrong.push(row.code);
+        }
+        (before, fired) = (events.len(), fired + 1);
+    }
+    assert_eq!(wrong, Vec::<&str>::new(), "what is wrong with each stands above");
+    assert!(fired > 50, "{fired} rows are too few");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -581,7 +662,8 @@ fn rows_of_standard_input_have_a_message_that_needs_no_http() {
     for &reason in Reason::ALL {
         let row = reason.row();
         let input = input(reason);
-        let fired = matches!(input, Input::Elsewhere(_) | Input::Never(_) | Input::HttpAs(..));
+        let fired =
+            matches!(input, Input::Elsewhere(_) | Input::Never(_) | Input::HttpAs(..) | Input::OverStdio(_));
         let by_key = row.recorded == Recorded::AuthFailed || reason == Reason::BodyTooLarge;
         if row.transports.contains(&Transport::Stdio) && !fired && !by_key {
             assert!(input.text().is_some(), "{}: what would a client on standard input send?", row.code);

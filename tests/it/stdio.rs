@@ -14,7 +14,7 @@ use crate::reading;
 const SLOW: &str = "SELECT count(*) FROM generate_series(1, 4000000) a, generate_series(1, 4000000) b";
 
 /// One process and the answers that were not asked for yet.
-struct Process {
+pub(crate) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
@@ -22,10 +22,10 @@ struct Process {
 }
 
 /// How a process ended, and what it still said.
-struct Ended {
-    code: Option<i32>,
-    stderr: String,
-    rest: Vec<Value>,
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stderr: String,
+    pub(crate) rest: Vec<Value>,
 }
 
 async fn soon<F: Future>(what: &str, future: F) -> F::Output {
@@ -33,7 +33,7 @@ async fn soon<F: Future>(what: &str, future: F) -> F::Output {
 }
 
 impl Process {
-    fn start(home: &Home, key: &str) -> Self {
+    pub(crate) fn start(home: &Home, key: &str) -> Self {
         let mut command = Command::from(home.stdio(Some(key)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
@@ -42,7 +42,7 @@ impl Process {
         Self { child, stdin, lines, kept: Vec::new() }
     }
 
-    async fn write(&mut self, line: &str) {
+    pub(crate) async fn write(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().unwrap();
         stdin.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
@@ -92,12 +92,12 @@ impl Process {
         self.send(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params })).await;
     }
 
-    fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         drop(self.stdin.take());
     }
 
     /// Reads to the end; closes nothing.
-    async fn end(mut self) -> Ended {
+    pub(crate) async fn end(mut self) -> Ended {
         let mut rest = std::mem::take(&mut self.kept);
         while let Some(line) = self.line().await {
             rest.push(line);

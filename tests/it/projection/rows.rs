@@ -57,7 +57,7 @@ async fn what_json_can_say_and_postgres_cannot_blocks_nothing() {
         (r#"{"n":1e999999}"#, Some(r#"{"n": "1e999999"}"#)),
         (r#"{"n":-2.5e-3}"#, Some(r#"{"n": -0.0025}"#)),
         (r#"{"a":1,"a":2}"#, Some(r#"{"a": 2}"#)),
-        (deep.as_str(), None),
+        (deep.as_str(), Some(r#""[redacted:unreadable]""#)),
     ];
     for (index, (raw, _)) in cases.iter().enumerate() {
         let mut call = super::stand::call("s");
