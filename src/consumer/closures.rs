@@ -142,8 +142,12 @@ impl Closer {
         Ok(Pass { closed, more: full || unsettled || !given_up.is_empty() })
     }
 
-    /// Finds the partitions that are applied up to what stood on the log when this process first looked.
-    async fn settle(&mut self) -> Result<(), CloserError> {
+    /// Finds the partitions that are applied up to what stood on the log when this process first looked. A pass begins with
+    /// it.
+    ///
+    /// # Errors
+    /// [`CloserError`].
+    pub async fn settle(&mut self) -> Result<(), CloserError> {
         let unsettled: Vec<TopicPartition> =
             targets().into_iter().filter(|target| !self.settled.contains(target)).collect();
         if unsettled.is_empty() {

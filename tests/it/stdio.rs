@@ -236,19 +236,19 @@ async fn both_eras_are_served_over_stdio_and_their_rows_say_so() {
     }
     let (starts, ends) = (starts(&home), ends(&home));
     assert_eq!((starts.len(), ends.len()), (2, 2), "{starts:?} {ends:?}");
-    for (start, end, version, calls) in [(0, 0, "2025-11-25", 21), (1, 1, MODERN, 1)] {
+    for (start, end, version, calls, refused) in [(0, 0, "2025-11-25", 21, 1), (1, 1, MODERN, 1, 2)] {
         let (start, end) =
             (&starts[start], ends.iter().find(|e| e.session_id == starts[end].session_id).unwrap());
         assert_eq!((start.transport, start.protocol_version.as_str()), (Transport::Stdio, version));
         assert_eq!((end.reason, end.calls), (SessionEnd::ClientDelete, calls), "{end:?}");
         let rows = format!("/api/v1/admin/audit/events?limit=100&session_id={}", start.session_id);
         let wanted = usize::try_from(calls).unwrap();
-        // The calls, the start and the end.
+        // The calls, the start, the end, and what was refused in it and is no call.
         let rows = caller
             .get_until(&rows, |body| {
                 let rows: Vec<Value> = body["data"].as_array()?.clone();
                 let of_calls = rows.iter().filter(|row| row["tool_name"] != Value::Null).count();
-                (of_calls == wanted && rows.len() == wanted + 2).then_some(rows)
+                (of_calls == wanted && rows.len() == wanted + 2 + refused).then_some(rows)
             })
             .await;
         assert!(rows.iter().all(|row| row["transport"] == "stdio"), "{rows:?}");
@@ -359,8 +359,8 @@ async fn what_is_no_message_is_answered_over_stdio_and_the_stream_goes_on() {
     assert_eq!(process.answer("fits").await["result"], json!({}));
     // A call that nothing was agreed on for is refused as the call it is.
     let early = process.ask(1, "tools/call", legacy("platform_info", json!({}))).await;
-    assert_eq!(early["error"]["data"]["code"], "session_missing", "{early}");
-    assert_eq!(ending_of(&home, "1"), (Kind::ToolCallDenied, Some("session_missing".into())));
+    assert_eq!(early["error"]["data"]["code"], "not_initialized", "{early}");
+    assert_eq!(ending_of(&home, "1"), (Kind::ToolCallDenied, Some("not_initialized".into())));
     for (id, params, code) in [
         (2, json!({ "name": 7 }), "tool_name_not_string"),
         (3, json!({ "name": "platform_info", "arguments": [1] }), "arguments_not_object"),
@@ -433,7 +433,9 @@ async fn a_server_that_goes_away_leaves_an_error_for_each_open_request() {
     // A server that stops says so, after its calls were ended.
     let mut server = home.serve(&["--sample"]);
     let mut process = Process::start(&home, ADMIN_KEY);
-    let before = endings(&home).len();
+    // Those that the kill left open are closed meanwhile.
+    let cancelled = || endings(&home).iter().filter(|(kind, _)| *kind == Kind::ToolCallCancelled).count();
+    let before = cancelled();
     process.send(request(1, slow())).await;
     until_begun(&home, 4).await;
     let status = server.terminate_within(Duration::from_secs(8)).await.expect("an end within eight seconds");
@@ -441,8 +443,8 @@ async fn a_server_that_goes_away_leaves_an_error_for_each_open_request() {
     let ended = process.end().await;
     assert_eq!(ended.code, Some(3));
     assert!(ended.stderr.contains("the server stopped"), "{}", ended.stderr);
-    assert_eq!(ended.rest[0]["error"]["data"]["code"], "shutting_down", "{:?}", ended.rest);
-    assert_eq!(endings(&home).len(), before + 1);
+    assert_eq!(ended.rest[0]["error"]["data"]["code"], "cancelled_by_shutdown", "{:?}", ended.rest);
+    assert_eq!(cancelled(), before + 1);
     let ends = ends(&home);
     assert_eq!(ends.len(), 1, "after kill -9 a session ends unrecorded: {ends:?}");
     assert_eq!((ends[0].reason, ends[0].calls), (SessionEnd::Shutdown, 1));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annals::auth::{Auth, KeyRecord, Keys};
+use annals::auth::{Auth, FloodLimits, KeyRecord, Keys};
 use annals::base::{Clock, SystemClock, Tasks, sha256};
 use annals::config::Config;
 use annals::dispatch::{Dispatch, Limits};
@@ -221,7 +221,11 @@ impl Harness {
         let dispatch = Arc::new(Dispatch::new(Arc::clone(&lanes), toolbox, setup.dispatch, tasks.clone()));
         let keys = Arc::new(Keys::new());
         keys.load([ANN, ANN_TOO, BOB, CARL].map(key));
-        let auth = Arc::new(Auth::new(Arc::clone(&keys), config.personas().unwrap(), None, lanes));
+        let auth = Auth::new(Arc::clone(&keys), config.personas().unwrap(), None, lanes);
+        // Each refusal has its own event here; floods have tests of their own.
+        let one_by_one =
+            FloodLimits { per_source_per_minute: 10_000, per_minute: 10_000, ..FloodLimits::default() };
+        let auth = Arc::new(auth.with_flood_limits(one_by_one));
         let mcp = Server::new(Arc::clone(&dispatch), setup.sessions, tasks.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

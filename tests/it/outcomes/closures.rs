@@ -70,6 +70,9 @@ async fn a_call_of_a_dead_process_is_closed_and_two_closers_make_one_row() {
     // Without a worker neither of the closers can see what the other one did.
     run.stop().await;
     let (mut one, mut two) = (closer(&stand), closer(&stand));
+    // Both look before either writes.
+    one.settle().await.unwrap();
+    two.settle().await.unwrap();
     let (one, two) = tokio::join!(one.pass(), two.pass());
     let closed = Pass { closed: 1, more: false };
     assert_eq!((one.unwrap(), two.unwrap()), (closed, closed));

@@ -146,11 +146,11 @@ async fn each_way_to_end_a_call_is_one_end_on_the_log_and_in_the_rows() {
     let call = begun_by(&home, 5).await;
     assert!(server.terminate().success());
     let (_, answer) = running.await.unwrap().unwrap();
-    assert!(answer.to_string().contains("shutting_down"), "{answer}");
+    assert!(answer.to_string().contains("cancelled_by_shutdown"), "{answer}");
     let ended_so: Vec<Kind> = ends(&home, call).iter().map(|(kind, _)| *kind).collect();
     assert_eq!(ended_so, [Kind::ToolCallCancelled]);
     let server = home.serve(&[]);
-    assert_eq!(ended(&home, call).await, (Kind::ToolCallCancelled, "shutting_down".into()));
+    assert_eq!(ended(&home, call).await, (Kind::ToolCallCancelled, "cancelled_by_shutdown".into()));
     assert!(server.terminate().success());
     verified(&home);
 }

@@ -50,10 +50,14 @@ async fn an_older_version_has_its_row_and_verifies() {
     use annals::event::{Event, Topic, TopicPartition, partition_of};
     let stand = Stand::start().await;
     let run = stand.worker("w1", true, |_| {});
-    let body = include_bytes!("../../golden/event/tool_call.denied.v0.json");
+    let golden = include_str!("../../golden/event/tool_call.denied.v0.json");
+    // Recorded by the process start that it names.
+    let body = golden
+        .replace("0193a7c0-5f00-4abc-8def-000000000001", &stand.lanes.incarnation().to_string())
+        .into_bytes();
     let target = TopicPartition { topic: Topic::ToolCalls, partition: partition_of("f00dcafe") };
     let id = Uuid::parse_str("019ad5a9-36e0-7870-b58e-d0d08423e564").unwrap();
-    stand.lanes.record(Event { target, id, body: body.as_slice().into() }).await.unwrap();
+    stand.lanes.record(Event { target, id, body: body.clone().into() }).await.unwrap();
     stand.call("s1", Some(Kind::ToolCallCompleted)).await;
     stand.caught_up().await;
     let row: (String, String, String, bool, String, String) = sqlx::query_as(
@@ -73,7 +77,7 @@ async fn an_older_version_has_its_row_and_verifies() {
         (tool_name.as_str(), authorized, purpose.as_str()),
         ("sql_query", false, "a \"quoted\" reason")
     );
-    assert_eq!(stored.as_bytes(), body);
+    assert_eq!(stored.into_bytes(), body);
     let report = verify(&stand).await;
     assert!(report.is_clean(), "{report}");
     let rows = report.rows.unwrap();
