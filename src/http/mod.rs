@@ -1,7 +1,7 @@
 //! HTTP: routes, the checks before them and the listener. Extracts, makes one call into the domain, maps the answer.
 //!
 //! Never touches the log or Postgres: whether they are well is told by a closure. The client's address is decided once,
-//! in [`proxies`]; a header has a say in it only where a trusted proxy wrote it.
+//! in `proxies`; a header has a say in it only where a trusted proxy wrote it.
 
 mod asserted;
 mod audit;
