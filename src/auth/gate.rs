@@ -218,7 +218,7 @@ impl Auth {
     /// [`AuthError::Unavailable`] when the log does not take it; nothing is counted then.
     pub async fn refuse_unauthenticated(&self, refused: Unauthenticated<'_>) -> Result<(), AuthError> {
         let reason = refused.refusal.reason;
-        let route = self.redacted(refused.place.route, ROUTE_BYTES_MAX);
+        let route = self.lanes.draft().redactor.clipped(refused.place.route, ROUTE_BYTES_MAX);
         let place = Place { route: &route, ..refused.place };
         let Some(what) = facts_of(&refused, &place) else { return Ok(()) };
         let is_request = matches!(what, Unknown::Request(_));
@@ -229,7 +229,8 @@ impl Auth {
         }
         let personal = Personal {
             user_name: refused.key.map(|key| key.user_name.clone()),
-            error_message: is_request.then(|| self.redacted(&refused.refusal.message, MESSAGE_BYTES_MAX)),
+            error_message: is_request
+                .then(|| self.lanes.draft().redactor.clipped(&refused.refusal.message, MESSAGE_BYTES_MAX)),
             ..self.peer(refused.client)
         };
         let recorded = self.refusals.record(refused.client.ip.as_deref(), what, &personal).await;
@@ -286,18 +287,15 @@ impl Auth {
         (Refusal::new(Reason::LogUnavailable, message, UNAVAILABLE_HINT), 5)
     }
 
-    /// Redacted and then clipped: a secret that is cut in two is found by no rule.
-    fn redacted(&self, text: &str, bytes_max: usize) -> String {
-        let redactor = &self.lanes.draft().redactor;
-        clip(&redactor.text(text, &mut Secrets::default()), bytes_max).to_owned()
-    }
-
     fn peer(&self, client: &Client) -> Personal {
         let redactor = &self.lanes.draft().redactor;
         let asserted = client.asserted.as_deref();
         Personal {
             client_ip: client.ip.clone(),
-            user_agent: client.user_agent.as_deref().map(|text| self.redacted(text, 256)),
+            user_agent: client
+                .user_agent
+                .as_deref()
+                .map(|text| self.lanes.draft().redactor.clipped(text, 256)),
             asserted: asserted.map(|raw| redactor.json(raw, &Scope::default(), &mut Secrets::default())),
             ..Personal::default()
         }

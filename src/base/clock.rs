@@ -91,7 +91,7 @@ impl FromStr for Timestamp {
             .map(Self::from_offset)
             .ok()
             .filter(|at| at.has_written_form())
-            .ok_or_else(|| TimestampError { text: super::clip(text, 64).to_owned() })
+            .ok_or_else(|| TimestampError { text: super::whole(text, 64).into_owned() })
     }
 }
 

@@ -13,6 +13,8 @@ pub use clock::{Clock, SystemClock, Timestamp, TimestampError};
 pub use tasks::Tasks;
 pub use trace::TraceParent;
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 use uuid::{NoContext, Uuid};
 
@@ -57,6 +59,23 @@ pub fn clip(text: &str, bytes_max: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
+/// `text` where it has at most `bytes_max` bytes, else only how many it has: for texts that quote what a caller wrote.
+/// Half of a secret is found by no rule of redaction, so nothing is quoted in part.
+#[must_use]
+pub fn whole(text: &str, bytes_max: usize) -> Cow<'_, str> {
+    if text.len() <= bytes_max { Cow::Borrowed(text) } else { Cow::Owned(format!("({} bytes)", text.len())) }
+}
+
+/// At most `bytes_max` bytes of `text`, cut where white space is, for the same reason.
+#[must_use]
+pub fn clip_words(text: &str, bytes_max: usize) -> &str {
+    if text.len() <= bytes_max {
+        return text;
+    }
+    let cut = clip(text, bytes_max);
+    cut.rfind(char::is_whitespace).and_then(|end| cut.get(..end)).unwrap_or_default()
+}
+
 /// The one of `names` that is most like `name`, when one is like it at all.
 #[must_use]
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -77,6 +96,9 @@ mod tests {
         assert_eq!(clip("héllo", 2), "h");
         assert_eq!(clip("héllo", 3), "hé");
         assert_eq!(clip("abc", 9), "abc");
+        assert_eq!((&*whole("abc", 3), &*whole("abcd", 3)), ("abc", "(4 bytes)"));
+        let cut = |text| clip_words(text, 7);
+        assert_eq!((cut("a b"), cut("a bc defg"), cut("abcdefgh")), ("a b", "a bc", ""));
     }
 
     #[test]

@@ -4,11 +4,13 @@
 
 use super::{Client, Dispatch, run};
 use crate::auth::{Persona, Principal};
-use crate::base::{clip, planted, uuid_v7};
+use crate::base::{planted, uuid_v7};
 use crate::event::{Facts, Personal, RequestRefused};
 use crate::log::{RecordError, Refusal as LogRefusal};
+use crate::redact::Redactor;
 use crate::refusal::{Place, Recorded, Refusal};
 
+const ROUTE_BYTES_MAX: usize = 128;
 const METHOD_BYTES_MAX: usize = 128;
 const REQUEST_ID_BYTES_MAX: usize = 128;
 const USER_AGENT_BYTES_MAX: usize = 256;
@@ -58,8 +60,9 @@ impl Dispatch {
         let lanes = &self.inner.lanes;
         let now = lanes.clock().now();
         let key = refused.session_id.map_or_else(|| uuid_v7(now).to_string(), str::to_owned);
-        let facts = Facts::RequestRefused(facts(&refused));
-        let built = lanes.draft().build(now, &key, &facts, &personal(&refused));
+        let redactor = &lanes.draft().redactor;
+        let facts = Facts::RequestRefused(facts(&refused, redactor));
+        let built = lanes.draft().build(now, &key, &facts, &personal(&refused, redactor));
         let recorded = match built {
             Ok(event) => lanes.record(event).await,
             Err(error) => Err(RecordError::Refused(LogRefusal::Failed(error.to_string()))),
@@ -68,26 +71,29 @@ impl Dispatch {
     }
 }
 
-fn facts(refused: &RefusedRequest<'_>) -> RequestRefused {
+fn facts(refused: &RefusedRequest<'_>, redactor: &Redactor) -> RequestRefused {
+    let route = redactor.clipped(refused.place.route, ROUTE_BYTES_MAX);
+    let place = Place { route: &route, ..refused.place };
     RequestRefused {
         subject_id: Some(refused.principal.subject_id.clone()),
         auth_method: Some(refused.principal.auth_method),
         key_id: refused.principal.key_id,
         persona: Some(refused.persona.name.clone()),
         session_id: refused.session_id.map(str::to_owned),
-        method: refused.method.map(|method| clip(method, METHOD_BYTES_MAX).to_owned()),
-        request_id: refused.request_id.map(|id| clip(id, REQUEST_ID_BYTES_MAX).to_owned()),
-        ..refused.refusal.reason.request_refused(&refused.place)
+        method: refused.method.map(|method| redactor.clipped(method, METHOD_BYTES_MAX)),
+        request_id: refused.request_id.map(|id| redactor.clipped(id, REQUEST_ID_BYTES_MAX)),
+        ..refused.refusal.reason.request_refused(&place)
     }
 }
 
-fn personal(refused: &RefusedRequest<'_>) -> Personal {
+fn personal(refused: &RefusedRequest<'_>, redactor: &Redactor) -> Personal {
     let client = refused.client;
     Personal {
         user_name: Some(refused.principal.user_name.clone()),
         client_ip: client.ip.clone(),
-        user_agent: client.user_agent.as_deref().map(|text| clip(text, USER_AGENT_BYTES_MAX).to_owned()),
-        error_message: Some(clip(&refused.refusal.message, MESSAGE_BYTES_MAX).to_owned()),
+        user_agent: client.user_agent.as_deref().map(|text| redactor.clipped(text, USER_AGENT_BYTES_MAX)),
+        error_message: Some(redactor.clipped(&refused.refusal.message, MESSAGE_BYTES_MAX)),
+        asserted: client.asserted.clone(),
         ..Personal::default()
     }
 }

@@ -16,7 +16,7 @@ use super::rate::Place;
 use super::record::{CallRecord, Ending, Keep};
 use super::{Answer, CallRequest, Dispatch, Inner, Limits, UnrecordedCall, UnrecordedRefusal};
 use crate::auth::Persona;
-use crate::base::{clip, nearest, planted};
+use crate::base::{nearest, planted, whole};
 use crate::event::TopicPartition;
 use crate::log::{Receipt, RecordError, Refusal, Reservation};
 use crate::refusal::Reason;
@@ -390,7 +390,7 @@ fn unknown_tool(inner: &Inner, request: &CallRequest) -> ToolError {
         Some(name) => format!("Did you mean {name}? tools/list has all tools that you may call."),
         None => "tools/list has all tools that you may call.".to_owned(),
     };
-    let name = clip(&request.tool, 128);
+    let name = whole(&request.tool, 128);
     ToolError::new(Reason::UnknownTool, format!("There is no tool {name:?}."), hint)
 }
 

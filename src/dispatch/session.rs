@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::run::unrecorded_refusal;
 use super::{Client, Dispatch, Inner, UnrecordedRefusal};
-use crate::base::{clip, planted};
+use crate::base::planted;
 use crate::event::{Event, Facts, Personal, SessionEnded, SessionStarted};
 use crate::log::{RecordError, Refusal};
 use crate::tools::ToolError;
@@ -39,10 +39,11 @@ impl Dispatch {
         if planted::armed("session_unrecorded") {
             return Ok(());
         }
+        let redactor = &self.inner.lanes.draft().redactor;
         let personal = Personal {
             user_name: Some(user_name),
             client_ip: client.ip,
-            user_agent: client.user_agent.as_deref().map(|text| clip(text, USER_AGENT_BYTES_MAX).to_owned()),
+            user_agent: client.user_agent.as_deref().map(|text| redactor.clipped(text, USER_AGENT_BYTES_MAX)),
             asserted: client.asserted,
             ..Personal::default()
         };

@@ -47,14 +47,14 @@ impl Guard {
         if !self.serves_host(host) {
             let hint = "Add the host to `http.allowed_hosts` in the config.";
             let message =
-                format!("This server does not answer to the host {:?}.", crate::base::clip(host, 128));
+                format!("This server does not answer to the host {:?}.", crate::base::whole(host, 128));
             return Err(Problem::new(Reason::HostNotAllowed, message, hint));
         }
         for origin in headers.get_all(ORIGIN) {
             let origin = origin.to_str().unwrap_or_default();
             if !self.serves_origin(origin) {
                 let hint = "Add the origin to `http.allowed_origins` in the config.";
-                let origin = crate::base::clip(origin, 128);
+                let origin = crate::base::whole(origin, 128);
                 let message = format!("Pages of the origin {origin:?} may not use this server.");
                 return Err(Problem::new(Reason::OriginNotAllowed, message, hint));
             }

@@ -41,7 +41,6 @@ use crate::refusal::{Place, Surface};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const USER_AGENT_BYTES_MAX: usize = 256;
 
 /// What the routes need.
 pub struct State {
@@ -111,10 +110,9 @@ fn route_of(method: &Method, uri: &Uri) -> String {
 
 /// What is known of the peer before anybody is authenticated.
 fn client_of(peer: Option<Peer>, headers: &HeaderMap) -> Client {
-    let user_agent = headers.get(USER_AGENT).map(|value| {
-        let text = String::from_utf8_lossy(value.as_bytes());
-        crate::base::clip(&text, USER_AGENT_BYTES_MAX).to_owned()
-    });
+    // Whole: it is clipped where it is redacted.
+    let user_agent =
+        headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     Client {
         ip: peer.map(|peer| peer.0.ip().to_canonical().to_string()),
         user_agent,

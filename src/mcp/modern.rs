@@ -125,7 +125,7 @@ fn must_match(name: &str, value: &str, in_body: &str) -> Result<(), NotTaken> {
     if value == in_body {
         return Ok(());
     }
-    let (value, in_body) = (crate::base::clip(value, 64), crate::base::clip(in_body, 64));
+    let (value, in_body) = (crate::base::whole(value, 128), crate::base::whole(in_body, 128));
     Err(header(Reason::HeaderMismatch, &format!("{name} is {value:?}, the body says {in_body:?}")))
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::base::{Timestamp, clip, sha256};
+use crate::base::{Timestamp, clip, sha256, whole};
 use crate::event::Kind;
 
 /// Events on a page when the caller does not say.
@@ -145,7 +145,7 @@ impl Filter {
         let mut seen: Vec<&'static str> = Vec::new();
         for (name, value) in parameters {
             let Some(parameter) = PARAMETERS.into_iter().find(|known| known == name) else {
-                return Err(FilterError::Unknown { name: clip(name, 64).to_owned() });
+                return Err(FilterError::Unknown { name: whole(name, 128).into_owned() });
             };
             if seen.contains(&parameter) {
                 return Err(FilterError::Repeated { parameter });
@@ -165,8 +165,11 @@ impl Filter {
         if value.is_empty() {
             return Err(FilterError::Empty { parameter, accepted: accepted(parameter) });
         }
-        let refuse =
-            |accepted: String| FilterError::Value { parameter, value: clip(value, 64).to_owned(), accepted };
+        let refuse = |accepted: String| FilterError::Value {
+            parameter,
+            value: whole(value, 128).into_owned(),
+            accepted,
+        };
         // Postgres text holds no NUL.
         if value.len() > VALUE_BYTES_MAX || value.contains('\0') {
             return Err(refuse(format!("at most {VALUE_BYTES_MAX} bytes without NUL")));
@@ -365,10 +368,7 @@ mod tests {
             ),
             (
                 &[("persona", &long)],
-                &format!(
-                    "persona \"{}\" is not accepted; give at most 1024 bytes without NUL",
-                    "x".repeat(64)
-                ),
+                "persona \"(1025 bytes)\" is not accepted; give at most 1024 bytes without NUL",
             ),
             (&[("persona", "a\0")], "persona \"a\\0\" is not accepted; give at most 1024 bytes without NUL"),
         ] {

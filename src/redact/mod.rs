@@ -138,6 +138,12 @@ impl Redactor {
         )
     }
 
+    /// At most `bytes_max` bytes of `text` without its secrets: a secret that is cut in two is found by no rule.
+    #[must_use]
+    pub fn clipped(&self, text: &str, bytes_max: usize) -> String {
+        crate::base::clip(&self.text(text, &mut Secrets::default()), bytes_max).to_owned()
+    }
+
     /// The JSON value `raw` without its secrets; all that stays keeps its bytes.
     #[must_use]
     pub fn json(&self, raw: &RawValue, scope: &Scope<'_>, secrets: &mut Secrets) -> Box<RawValue> {

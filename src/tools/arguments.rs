@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::ToolError;
-use crate::base::{clip, nearest};
+use crate::base::{clip_words, nearest, whole};
 use crate::refusal::Reason;
 
 /// Reads `arguments` as `T`, which may have the fields `accepted` and no others.
@@ -31,7 +31,7 @@ pub(super) fn read<T: DeserializeOwned>(
         // The record holds both, and its readers could take the other one for what was run.
         return Err(ToolError::new(
             Reason::ArgumentRepeated,
-            format!("{tool}: argument {:?} is given twice.", clip(&name, 64)),
+            format!("{tool}: argument {:?} is given twice.", whole(&name, 128)),
             "Give it once.",
         ));
     }
@@ -88,7 +88,7 @@ fn serde_path<T: DeserializeOwned>(given: Map<String, Value>) -> Result<T, Strin
             Some(key) if !cause.starts_with("missing field") => format!("argument {key:?}: {cause}"),
             _ => cause,
         };
-        clip(&text, 300).to_owned()
+        clip_words(&text, 300).to_owned()
     })
 }
 
@@ -100,7 +100,7 @@ fn unknown_argument(tool: &str, unknown: &str, accepted: &[&str]) -> ToolError {
     );
     ToolError::new(
         Reason::ArgumentUnknown,
-        format!("{tool} has no argument {:?}; it accepts {takes} (and purpose).", clip(unknown, 64)),
+        format!("{tool} has no argument {:?}; it accepts {takes} (and purpose).", whole(unknown, 128)),
         hint,
     )
 }

@@ -18,7 +18,7 @@ use super::arguments;
 use super::postgres::Pool;
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
-use crate::base::{Clock, clip, nearest};
+use crate::base::{Clock, nearest, whole};
 use crate::config;
 use crate::refusal::Reason;
 
@@ -257,7 +257,7 @@ fn unknown(asked: &str, reached: &[String]) -> ToolError {
     };
     ToolError::new(
         Reason::ConnectionUnknown,
-        format!("There is no connection {:?} that you reach.", clip(asked, 64)),
+        format!("There is no connection {:?} that you reach.", whole(asked, 128)),
         hint,
     )
 }

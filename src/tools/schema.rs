@@ -12,7 +12,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Prepared, Tool, ToolError};
-use crate::base::{clip, nearest, planted};
+use crate::base::{clip_words, nearest, planted, whole};
 use crate::refusal::Reason;
 
 /// What a place in the arguments is clipped to, bytes.
@@ -75,11 +75,12 @@ impl InputSchema {
         }
         self.validator.iter_errors(&value).next().map_or(Ok(()), |error| {
             let pointer = error.instance_path().to_string();
-            let place = if pointer.is_empty() { "the arguments" } else { clip(&pointer, PLACE_BYTES_MAX) };
+            let place =
+                if pointer.is_empty() { "the arguments".into() } else { whole(&pointer, PLACE_BYTES_MAX) };
             Err(match error.kind() {
                 ValidationErrorKind::AdditionalProperties { unexpected }
                 | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-                    self.unknown(tool, place, unexpected.first().map_or("", String::as_str))
+                    self.unknown(tool, &place, unexpected.first().map_or("", String::as_str))
                 }
                 ValidationErrorKind::Required { property } => {
                     let message = format!("{tool}: {place} must have {property}.");
@@ -87,7 +88,7 @@ impl InputSchema {
                 }
                 _ => {
                     let cause = error.masked_with("the value").to_string();
-                    let message = format!("{tool}: at {place}, {}.", clip(&cause, CAUSE_BYTES_MAX));
+                    let message = format!("{tool}: at {place}, {}.", clip_words(&cause, CAUSE_BYTES_MAX));
                     ToolError::new(Reason::ArgumentInvalid, message, HINT)
                 }
             })
@@ -100,7 +101,7 @@ impl InputSchema {
             || format!("Accepted: {}.", self.names.join(", ")),
             |near| format!("Did you mean {near:?}?"),
         );
-        let message = format!("{tool}: {place} may not have {:?}.", clip(name, 64));
+        let message = format!("{tool}: {place} may not have {:?}.", whole(name, 128));
         ToolError::new(Reason::ArgumentUnknown, message, hint)
     }
 }

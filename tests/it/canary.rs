@@ -15,6 +15,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::backup::{attached, caught_up, stop};
 use crate::harness::{Caller, Home, MODERN, Server};
+use crate::stdio::Process;
 
 const CONFIG: &str =
     "redaction: {levels: {'*': full}, sql_literals_tools: [sql_query], key_patterns: [tax number]}\n";
@@ -221,6 +222,82 @@ async fn send_rest(client: &Client<'_>, sent: &mut Sent, home: &Home) {
     home.annals(&["key", "create", "--name", &name, "--role", "admin"]);
 }
 
+/// Sends secrets through what stands beside a message, and through messages that are no calls.
+async fn send_beside(client: &Client<'_>, sent: &mut Sent, form: Form) {
+    let url = format!("{}/mcp", client.server.url);
+    let post = || client.http.post(&url).bearer_auth(&client.server.admin_key);
+    let none = json!({});
+    let headers = [
+        "x-note",
+        "baggage",
+        "tracestate",
+        "traceparent",
+        "forwarded",
+        "x-forwarded-for",
+        "mcp-session-id",
+        "mcp-name",
+        "mcp-method",
+        "mcp-protocol-version",
+        "origin",
+    ];
+    // A header holds one line of visible characters.
+    for name in headers.iter().filter(|_| !matches!(form, Form::Lines | Form::WrappedBase64)) {
+        let value = sent.secret("header", form, true);
+        let others =
+            [("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "platform_info")];
+        let request = others.into_iter().filter(|(other, _)| other != name);
+        let request = request.fold(post(), |request, (name, value)| request.header(name, value));
+        let body = call("1", "platform_info", &none, &none);
+        request.header(*name, &value).json(&body).send().await.unwrap();
+    }
+    let message = |method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let opening = |version: &str, name: &str| {
+        let info = json!({ "name": name, "version": "1" });
+        message("initialize", json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": info }))
+    };
+    for body in [
+        message(&sent.secret("method", form, true), none.clone()).to_string(),
+        opening("2025-11-25", &sent.secret("client info of a session", form, true)).to_string(),
+        opening(&sent.secret("version", form, true), "c").to_string(),
+        format!("nonsense {}", sent.secret("no message", form, true)),
+        message("tools/call", json!({ "name": sent.secret("name in a lost call", form, true) })).to_string(),
+    ] {
+        post().header("content-type", "application/json").body(body).send().await.unwrap();
+    }
+}
+
+/// Sends secrets through a process on its standard input.
+async fn send_stdio(home: &Home, server: &Server, sent: &mut Sent) {
+    for form in FORMS {
+        let none = json!({});
+        let mut process = Process::start(home, &server.admin_key);
+        for body in [
+            json!({ "jsonrpc": "2.0", "id": 1, "method": sent.secret("method over stdio", form, true) }),
+            json!({ "jsonrpc": "2.0", "id": sent.secret("id over stdio", form, true), "method": "tools/list" }),
+            call("2", &sent.secret("tool name over stdio", form, true), &none, &none),
+            call(
+                "3",
+                "no_such_tool",
+                &json!({ "password": sent.secret("argument over stdio", form, false) }),
+                &none,
+            ),
+            call(
+                "4",
+                "platform_info",
+                &json!({ "purpose": sent.secret("purpose over stdio", form, true) }),
+                &none,
+            ),
+        ] {
+            process.write(&body.to_string()).await;
+        }
+        let nonsense = sent.secret("no message over stdio", form, true).replace('\n', " ");
+        process.write(&format!("nonsense {nonsense}")).await;
+        process.close();
+        let ended = process.end().await;
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{form:?}");
+    }
+}
+
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -310,7 +387,9 @@ async fn no_canary_is_in_any_byte_that_was_written() {
     let mut sent = Sent { runner: TestRunner::deterministic(), canaries: Vec::new() };
     for form in FORMS {
         send_calls(&client, &mut sent, form).await;
+        send_beside(&client, &mut sent, form).await;
     }
+    send_stdio(&home, &server, &mut sent).await;
     send_rest(&client, &mut sent, &home).await;
     caught_up(&home).await;
     let all = written(&home, &server).await;
@@ -341,7 +420,7 @@ async fn no_canary_is_in_any_byte_that_was_written() {
         }
     }
     assert!(leaks.is_empty(), "{} leaks: {leaks:#?}", leaks.len());
-    assert!(sent.canaries.len() >= 150, "{}", sent.canaries.len());
+    assert!(sent.canaries.len() >= 280, "{}", sent.canaries.len());
     stop(&home, server);
 }
 

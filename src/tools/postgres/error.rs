@@ -5,7 +5,7 @@
 
 use sqlx::postgres::{PgDatabaseError, PgErrorPosition};
 
-use crate::base::{Category, clip};
+use crate::base::{Category, clip_words};
 use crate::refusal::Reason;
 use crate::tools::ToolError;
 use crate::tools::connections::ConnectionLimits;
@@ -89,6 +89,6 @@ fn of_state(error: &PgDatabaseError, limits: &ConnectionLimits) -> Option<ToolEr
         }
         Some(PgErrorPosition::Original(_) | PgErrorPosition::Internal { .. }) | None => String::new(),
     };
-    let said = clip(error.message(), 1_000);
+    let said = clip_words(error.message(), 1_000);
     Some(ToolError::new(reason, format!("Postgres refused the statement ({state}{place}): {said}"), hint))
 }

@@ -196,7 +196,7 @@ fn unparsable(error: &ParserError) -> ToolError {
     match error {
         ParserError::TokenizerError(cause) | ParserError::ParserError(cause) => ToolError::new(
             Reason::SqlSyntax,
-            format!("The SQL cannot be read: {}.", crate::base::clip(cause, 500)),
+            format!("The SQL cannot be read: {}.", crate::base::clip_words(cause, 500)),
             "Correct the SQL; where Postgres would take it, write it in a more common form.",
         ),
         ParserError::RecursionLimitExceeded => ToolError::new(

@@ -23,7 +23,7 @@ use super::connections::Connections;
 use super::postgres::Lease;
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
-use crate::base::clip;
+use crate::base::whole;
 use crate::refusal::Reason;
 
 /// The longest statement, bytes.
@@ -173,7 +173,7 @@ fn refused(reason: Reason, message: String) -> ToolError {
 fn not_allowed(name: &str) -> ToolError {
     ToolError::new(
         Reason::ConnectionNotAllowed,
-        format!("Your persona may not reach the connection {:?}.", clip(name, 64)),
+        format!("Your persona may not reach the connection {:?}.", whole(name, 128)),
         "list_connections names those that you may.",
     )
 }
