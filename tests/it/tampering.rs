@@ -264,9 +264,8 @@ async fn a_server_stops_applying_a_log_that_was_rewritten_with_all_its_hashes() 
     forger::copy(&log, &empty);
     let server = home.serve(&[]);
     let caller = Caller::new(&server);
-    for _ in 0..3 {
-        assert_eq!(caller.call("platform_info", json!({ "purpose": "to look" })).await.unwrap().0, 200);
-    }
+    // One call, so that its end is its lane's last event: two may come to stand in one partition.
+    assert_eq!(caller.call("platform_info", json!({ "purpose": "to look" })).await.unwrap().0, 200);
     caught_up(&home).await;
     assert!(server.terminate().success());
     assert_eq!(verify(&home).0, Some(0));
