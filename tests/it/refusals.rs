@@ -2,6 +2,8 @@
 //!
 //! The inputs are one list. What a transport-neutral input says is [`Input::text`]; a transport that is not HTTP sends that.
 
+mod strained;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -39,6 +41,8 @@ enum Input {
     Bytes(String),
     /// A request to the metrics listener: its method and path.
     Metrics(&'static str, &'static str),
+    /// It needs a server under strain: [`strained`] fires it, and checks that each such row was fired.
+    Strained,
     /// It needs a fault, a race or limits of its own: the test that has them.
     Elsewhere(&'static str),
     /// Nothing can bring it about on purpose, and why.
@@ -66,6 +70,7 @@ impl Input {
             | Self::HttpAs(..)
             | Self::Bytes(_)
             | Self::Metrics(..)
+            | Self::Strained
             | Self::Elsewhere(_)
             | Self::Never(_) => None,
         }
@@ -121,9 +126,8 @@ fn input(reason: Reason) -> Input {
         Reason::KeyUnknown => Http(list().key("annals_nobody")),
         Reason::KeyRevoked => HttpAs(Who::Revoked, list()),
         Reason::KeyExpired => HttpAs(Who::Expired, list()),
-        // A key cannot be made for roles without a persona; a config that changed leaves one behind.
-        Reason::RolesUnmapped => Elsewhere("each_refused_credential_is_durable_with_its_reason"),
-        Reason::KeysLoading => Elsewhere("before_the_keys_are_loaded_nobody_is_called_unknown"),
+        Reason::RolesUnmapped => Input::Strained,
+        Reason::KeysLoading => Input::Strained,
         Reason::ContentType => Http(list().header("content-type", "text/plain")),
         Reason::Accept => Http(list().header("accept", "text/event-stream")),
         Reason::BodyCut => post(&with_key("Transfer-Encoding: chunked"), "no chunk\r\n"),
@@ -150,7 +154,7 @@ fn input(reason: Reason) -> Input {
         Reason::SessionHeaderMissing => Http(Ask::post(PING)),
         Reason::SessionHeaderUnusable => Http(legacy("a", PING).also("mcp-session-id", "b")),
         Reason::SessionNotFound => Http(legacy("00000000000000000000000000000000", PING)),
-        Reason::SessionsExhausted => Elsewhere("no_session_opens_when_each_is_busy"),
+        Reason::SessionsExhausted => Input::Strained,
         Reason::NotInitialized => Input::OverStdio(&[r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#]),
         Reason::AlreadyInitialized => Input::OverStdio(&[INITIALIZE, INITIALIZE]),
         Reason::MethodNotFound => message("prompts/list", ""),
@@ -167,7 +171,7 @@ fn input(reason: Reason) -> Input {
         Reason::ToolNameMissing => message("tools/call", ""),
         Reason::ToolNameNotString => message("tools/call", r#""name":7"#),
         Reason::ArgumentsNotObject => message("tools/call", r#""name":"sql_query","arguments":[1]"#),
-        Reason::RequestIdInFlight => Elsewhere("a_request_id_in_flight_is_not_taken_twice"),
+        Reason::RequestIdInFlight => Input::Strained,
         Reason::UnknownTool => call("sql_qery", &json!({})),
         Reason::ToolNotAllowed => HttpAs(Who::Auditor, modern_call("sql_query", r#"{"sql":"SELECT 1"}"#)),
         Reason::ConnectionNotAllowed => {
@@ -188,10 +192,8 @@ fn input(reason: Reason) -> Input {
             Input::Message(modern_call("sql_query", r#"{"sql":"SELECT 1","sql":"SELECT 2"}"#).body)
         }
         Reason::SqlTooLong => sql(&format!("SELECT '{}'", "é".repeat(40_000))),
-        Reason::RateLimited => {
-            Elsewhere("a_call_over_the_rate_is_refused_before_its_intent_and_told_when_to_come_again")
-        }
-        Reason::TooManyCalls => Elsewhere("one_call_too_many_is_denied_and_the_place_comes_back"),
+        Reason::RateLimited => Input::Strained,
+        Reason::TooManyCalls => Input::Strained,
         Reason::SqlEmpty => sql(";"),
         Reason::SqlSyntax => sql("SELECT FROM WHERE"),
         Reason::SqlUnsupportedSyntax => sql("SELECT $1::int"),
@@ -204,35 +206,27 @@ fn input(reason: Reason) -> Input {
         Reason::SqlRelationRefused => sql("SELECT * FROM pg_authid"),
         Reason::SqlFunctionRefused => sql("SELECT pg_sleep(1)"),
         Reason::SqlTooComplex => sql(&format!("SELECT {}1{}", "(".repeat(500), ")".repeat(500))),
-        Reason::SqlPermissionDenied => {
-            Never("the sample has no table that its role may not read, and the check refuses the catalog's")
-        }
+        Reason::SqlPermissionDenied => Input::Strained,
         Reason::SqlUndefinedTable => sql("SELECT * FROM nowhere"),
         Reason::SqlUndefinedColumn => sql("SELECT nothing FROM customers"),
         Reason::SqlUndefinedFunction => sql("SELECT no_such_function(1)"),
-        Reason::SqlReadOnly => Elsewhere("without_the_statement_check_no_escape_changes_anything"),
+        Reason::SqlReadOnly => Input::Strained,
         Reason::SqlNotSupported => sql("SELECT count(DISTINCT n) OVER () FROM (VALUES (1)) AS t (n)"),
         Reason::SqlBadValue => sql("SELECT 1 / 0"),
         Reason::SqlInvalid => sql("SELECT count(*), n FROM (VALUES (1)) AS t (n)"),
-        Reason::SqlConflict => {
-            Never("it needs another session that locks what is read, and a reader waits for none")
-        }
-        Reason::SqlResourcesExhausted => Elsewhere("rows_arrive_without_loss_and_within_limits"),
-        Reason::SqlServerFailed => Never("it needs a database with damaged files"),
-        Reason::SqlTimeout => Elsewhere("a_statement_that_takes_too_long_ends_on_the_server"),
+        Reason::SqlConflict => Input::Strained,
+        Reason::SqlResourcesExhausted => Input::Strained,
+        Reason::SqlServerFailed => Input::Strained,
+        Reason::SqlTimeout => Input::Strained,
         Reason::ConnectionUnreachable => {
             call("sql_query", &json!({ "sql": "SELECT 1", "connection": "broken" }))
         }
-        Reason::ConnectionStarting => Elsewhere("a_connection_that_is_only_declared_says_so"),
-        Reason::ConnectionBusy => Elsewhere("one_call_too_many_is_refused_and_the_next_finds_room_again"),
-        Reason::ConnectionRoleRefused => {
-            Elsewhere("a_role_that_could_do_more_than_read_is_refused_with_its_reason")
-        }
+        Reason::ConnectionStarting => Input::Strained,
+        Reason::ConnectionBusy => Input::Strained,
+        Reason::ConnectionRoleRefused => Input::Strained,
         Reason::CallTimedOut => sql(slow),
-        Reason::CancelledByCaller => Elsewhere("a_vanished_client_has_cancelled_its_call"),
-        Reason::CancelledByShutdown => {
-            Elsewhere("calls_that_outlast_the_grace_end_as_cancelled_and_are_answered")
-        }
+        Reason::CancelledByCaller => Input::Strained,
+        Reason::CancelledByShutdown => Input::Strained,
         Reason::Cancelled => {
             Elsewhere("a_cancelled_statement_ends_on_the_server_and_its_session_is_used_again")
         }
@@ -252,7 +246,7 @@ fn input(reason: Reason) -> Input {
         Reason::AuditNotAllowed => HttpAs(Who::Analyst, Ask::get(EVENTS)),
         Reason::BadCursor => Http(Ask::get(&format!("{EVENTS}?cursor=x"))),
         Reason::EventNotFound => Http(Ask::get(&format!("{EVENTS}/0198c0de-0000-7000-8000-000000000000"))),
-        Reason::StoreUnavailable => Elsewhere("the_audit_is_read_by_those_who_may_once_it_is_recorded"),
+        Reason::StoreUnavailable => Input::Strained,
         Reason::StoreStopped => Elsewhere("another_log_is_found_and_adopted_with_the_old_rows_as_history"),
         Reason::StoreFailed => Never("it needs a store of which nobody knows how it answers"),
     }
@@ -273,6 +267,17 @@ struct Stage {
 struct Got {
     status: u16,
     body: Value,
+}
+
+/// `ask` to the server at `url`.
+fn request(client: &reqwest::Client, url: &str, ask: &Ask) -> reqwest::RequestBuilder {
+    let request = client.request(ask.method.parse().unwrap(), format!("{url}{}", ask.path));
+    request.headers(ask.headers.clone()).body(ask.body.clone())
+}
+
+async fn got_of(response: reqwest::Response) -> Got {
+    let status = response.status().as_u16();
+    Got { status, body: response.json().await.unwrap_or(Value::Null) }
 }
 
 impl Stage {
@@ -305,8 +310,7 @@ impl Stage {
         let revoked = listed.as_array().unwrap().iter().find(|key| key["name"] == "revoked").unwrap();
         let revoked = home.annals(&["key", "revoke", revoked["key_id"].as_str().unwrap()]);
         assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
-        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
-        let mut stage = Self { server, client, keys, session: String::new() };
+        let mut stage = Self::over(server, keys);
         let opened = stage.send(&initialize().key(ADMIN_KEY)).await;
         let expired = Ask::get(EVENTS).key(&stage.keys[Who::Expired as usize]);
         while stage.got(&expired).await.status != 401 {
@@ -316,16 +320,18 @@ impl Stage {
         stage
     }
 
+    /// Of a server that runs, without a session.
+    fn over(server: Server, keys: Vec<String>) -> Self {
+        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        Self { server, client, keys, session: String::new() }
+    }
+
     async fn send(&self, ask: &Ask) -> reqwest::Response {
-        let url = format!("{}{}", self.server.url, ask.path);
-        let request = self.client.request(ask.method.parse().unwrap(), url);
-        request.headers(ask.headers.clone()).body(ask.body.clone()).send().await.unwrap()
+        request(&self.client, &self.server.url, ask).send().await.unwrap()
     }
 
     async fn got(&self, ask: &Ask) -> Got {
-        let response = self.send(ask).await;
-        let status = response.status().as_u16();
-        Got { status, body: response.json().await.unwrap_or(Value::Null) }
+        got_of(self.send(ask).await).await
     }
 
     /// Sends `bytes` and reads until the server closes.
@@ -360,6 +366,7 @@ impl Stage {
             Input::Message(_)
             | Input::InSession(_)
             | Input::OverStdio(_)
+            | Input::Strained
             | Input::Elsewhere(_)
             | Input::Never(_) => None,
         }
@@ -378,9 +385,12 @@ impl Stage {
             Input::Http(_) if reason == Reason::CredentialsMalformed => {
                 Some(("two words".into(), Vec::new()))
             }
-            Input::Http(_) | Input::Bytes(_) | Input::Metrics(..) | Input::Elsewhere(_) | Input::Never(_) => {
-                None
-            }
+            Input::Http(_)
+            | Input::Bytes(_)
+            | Input::Metrics(..)
+            | Input::Strained
+            | Input::Elsewhere(_)
+            | Input::Never(_) => None,
         }
     }
 
@@ -663,8 +673,10 @@ fn rows_of_standard_input_have_a_message_that_needs_no_http() {
     for &reason in Reason::ALL {
         let row = reason.row();
         let input = input(reason);
-        let fired =
-            matches!(input, Input::Elsewhere(_) | Input::Never(_) | Input::HttpAs(..) | Input::OverStdio(_));
+        let fired = matches!(
+            input,
+            Input::Strained | Input::Elsewhere(_) | Input::Never(_) | Input::HttpAs(..) | Input::OverStdio(_)
+        );
         let by_key = row.recorded == Recorded::AuthFailed || reason == Reason::BodyTooLarge;
         // The session of a process ends before it only when the server stops.
         let by_key = by_key || reason == Reason::SessionNotFound;

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails in a helper fails its test")]
 
-mod caller;
+pub(crate) mod caller;
 mod escapes;
 mod platform;
 mod query;
