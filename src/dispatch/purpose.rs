@@ -3,6 +3,7 @@
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::base::planted;
 use crate::refusal::Reason;
 use crate::tools::ToolError;
 
@@ -21,13 +22,7 @@ pub(super) fn split(arguments: Option<&RawValue>) -> Result<Split, ToolError> {
     let Some(arguments) = arguments else {
         return Ok(Split { arguments: empty(), purpose: None });
     };
-    let Entries(entries) = serde_json::from_str(arguments.get()).map_err(|_| {
-        ToolError::new(
-            Reason::ArgumentsNotObject,
-            "The arguments are not a JSON object.",
-            "Send \"arguments\" as an object, {} when there are none.",
-        )
-    })?;
+    let Entries(entries) = serde_json::from_str(arguments.get()).map_err(|_| unreadable(arguments))?;
     let Some(at) = entries.iter().position(|(key, _)| key == "purpose") else {
         return Ok(Split { arguments: arguments.to_owned(), purpose: None });
     };
@@ -38,6 +33,22 @@ pub(super) fn split(arguments: Option<&RawValue>) -> Result<Split, ToolError> {
         return Err(ToolError::new(Reason::PurposeTwice, "\"purpose\" is given twice.", "Give it once."));
     }
     Ok(Split { arguments: join(entries.iter().filter(|(key, _)| key != "purpose")), purpose })
+}
+
+/// Valid JSON that gives no entries: another kind of value, or an object with a name that no text can hold.
+fn unreadable(arguments: &RawValue) -> ToolError {
+    if arguments.get().starts_with('{') && !planted::armed("surrogate_name_is_no_object") {
+        return ToolError::new(
+            Reason::ArgumentInvalid,
+            "The name of an argument is not text: it has a lone surrogate.",
+            "Write names as the tool's input schema has them.",
+        );
+    }
+    ToolError::new(
+        Reason::ArgumentsNotObject,
+        "The arguments are not a JSON object.",
+        "Send \"arguments\" as an object, {} when there are none.",
+    )
 }
 
 fn read(raw: &RawValue) -> Result<String, ToolError> {
@@ -129,6 +140,7 @@ mod tests {
     fn what_is_wrong_is_named() {
         let code = |text: &str| split(Some(&raw(text))).unwrap_err().code();
         assert_eq!(code("[1]"), "arguments_not_object");
+        assert_eq!(code(r#"{"\ud800":1}"#), "argument_invalid");
         assert_eq!(code(r#"{"purpose":5}"#), "purpose_not_text");
         assert_eq!(code(r#"{"purpose":"a","purpose":"b"}"#), "purpose_twice");
         assert_eq!(code(&format!(r#"{{"purpose":"{}"}}"#, "x".repeat(1_001))), "purpose_too_long");
