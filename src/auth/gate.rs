@@ -165,6 +165,18 @@ impl Auth {
         Err(AuthError::Unauthenticated(refusal))
     }
 
+    /// The principal and persona behind good credentials. Records nothing: whoever refuses for another reason, before
+    /// credentials are asked for, learns here whose refusal it is.
+    #[must_use]
+    pub fn known(&self, presented: Presented<'_>) -> Option<(Arc<Principal>, Arc<Persona>)> {
+        if planted::armed("early_refusal_nobodys") {
+            return None;
+        }
+        let principal = self.principal(credential(presented).ok()?).ok()??;
+        let persona = self.personas.of(&principal.roles)?;
+        Some((Arc::new(principal), Arc::clone(persona)))
+    }
+
     /// `None` while the keys are not loaded.
     fn principal(&self, key: &[u8]) -> Result<Option<Principal>, Refused> {
         let hash = sha256(key);

@@ -39,7 +39,7 @@ pub(super) async fn endpoint(
     if let Err(problem) =
         check_method(&parts.method, headers).and_then(|()| check_announced_size(&state, headers))
     {
-        return refuse::unknown(&state, place, &client, problem).await;
+        return refuse::early(&state, place, headers, &client, problem).await;
     }
     let (principal, persona) = match authenticate(&state, headers, place, &client).await {
         Ok(known) => known,

@@ -98,7 +98,7 @@ async fn guard_request(
         Err(problem) => {
             let is_mcp = mcp::is_endpoint(request.uri().path());
             let surface = if is_mcp { Surface::Mcp } else { Surface::Rest };
-            routes::refuse_unknown(&state, surface, request, problem).await
+            routes::refuse_early(&state, surface, request, problem).await
         }
     }
 }
@@ -130,6 +130,23 @@ fn trace_of(headers: &HeaderMap) -> Option<TraceParent> {
     }
 }
 
+/// The credentials of a request, each header as one value.
+struct Credentials {
+    authorization: Option<Vec<u8>>,
+    api_key: Option<Vec<u8>>,
+}
+
+impl Credentials {
+    fn of(headers: &HeaderMap) -> Self {
+        Self { authorization: joined(headers, &AUTHORIZATION), api_key: joined(headers, &API_KEY) }
+    }
+
+    fn presented<'a>(&'a self, place: Place<'a>, client: &'a Client) -> Presented<'a> {
+        let (authorization, api_key) = (self.authorization.as_deref(), self.api_key.as_deref());
+        Presented { authorization, api_key, place, client }
+    }
+}
+
 /// Who calls, or why that cannot be told, which is recorded then.
 async fn authenticate(
     state: &State,
@@ -137,10 +154,9 @@ async fn authenticate(
     place: Place<'_>,
     client: &Client,
 ) -> Result<(Arc<Principal>, Arc<Persona>), Problem> {
-    let (authorization, api_key) = (joined(headers, &AUTHORIZATION), joined(headers, &API_KEY));
-    let presented =
-        Presented { authorization: authorization.as_deref(), api_key: api_key.as_deref(), place, client };
-    let is_anonymous = authorization.is_none() && api_key.is_none();
+    let credentials = Credentials::of(headers);
+    let presented = credentials.presented(place, client);
+    let is_anonymous = presented.authorization.is_none() && presented.api_key.is_none();
     state.auth.authenticate(presented).await.map_err(|error| match error {
         AuthError::Unauthenticated(refusal) => Problem {
             challenge: Some(if is_anonymous { "Bearer" } else { "Bearer error=\"invalid_token\"" }),

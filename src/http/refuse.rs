@@ -1,14 +1,30 @@
 //! Refusals of HTTP requests: recorded by those who may record, then answered.
 
+use axum::http::HeaderMap;
 use axum::response::Response;
 
-use super::{Problem, State};
+use super::{Credentials, Problem, State};
 use crate::auth::{AuthError, Persona, Principal, Unauthenticated};
 use crate::dispatch::{Client, RefusedRequest};
 use crate::refusal::Place;
 
+/// Refuses a request for what comes before its credentials. Whoever sent good ones is named, and has an event for each
+/// refusal; others may be counted in a flood.
+pub(super) async fn early(
+    state: &State,
+    place: Place<'_>,
+    headers: &HeaderMap,
+    client: &Client,
+    problem: Problem,
+) -> Response {
+    match state.auth.known(Credentials::of(headers).presented(place, client)) {
+        Some((principal, persona)) => known(state, place, &principal, &persona, client, problem).await,
+        None => unknown(state, place, client, problem).await,
+    }
+}
+
 /// Refuses somebody of whom nothing but the peer is known.
-pub(super) async fn unknown(state: &State, place: Place<'_>, client: &Client, problem: Problem) -> Response {
+async fn unknown(state: &State, place: Place<'_>, client: &Client, problem: Problem) -> Response {
     let refused = Unauthenticated { refusal: &problem.refusal, place, client, key: None };
     let recorded = state.auth.refuse_unauthenticated(refused).await;
     let said = match recorded {

@@ -78,7 +78,7 @@ impl Route {
         handler.fallback(move |Extract(state): Extract<Arc<State>>, request: Request| async move {
             let hint = format!("Use {}.", self.served().methods);
             let problem = Problem::method_not_allowed(self.served().methods, &hint);
-            refuse_unknown(&state, self.served().surface, request, problem).await
+            refuse_early(&state, self.served().surface, request, problem).await
         })
     }
 }
@@ -98,11 +98,11 @@ pub(super) async fn no_route(Extract(state): Extract<Arc<State>>, request: Reque
     let hint = "MCP is served at /mcp; the audit at /api/v1/admin/audit/events.";
     let reason = crate::refusal::Reason::RouteNotFound;
     let problem = Problem::new(reason, "There is nothing at this path.", hint);
-    refuse_unknown(&state, Surface::Rest, request, problem).await
+    refuse_early(&state, Surface::Rest, request, problem).await
 }
 
 /// Refuses a request before anybody is asked for credentials.
-pub(super) async fn refuse_unknown(
+pub(super) async fn refuse_early(
     state: &State,
     surface: Surface,
     request: Request,
@@ -112,5 +112,5 @@ pub(super) async fn refuse_unknown(
     let route = route_of(request.method(), request.uri());
     let client = client_of(peer, request.headers());
     let place = Place { route: &route, surface, transport: Transport::Http };
-    refuse::unknown(state, place, &client, problem).await
+    refuse::early(state, place, request.headers(), &client, problem).await
 }
