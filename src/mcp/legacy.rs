@@ -97,17 +97,21 @@ pub(super) async fn notification(
     headers: &HeaderMap,
     method: &str,
     params: Result<Params<'_>, Unreadable>,
-    caller: &Caller,
+    caller: Caller,
 ) -> Reply {
+    let params = params.unwrap_or_default();
     let session = match enter(server, headers, &caller.principal) {
         Ok(session) => session,
         Err(not_taken) => {
-            let about = About { method: Some(method), ..About::default() };
-            return refuse::message(server, about, caller, &not_taken).await;
+            return refuse::notification(server, ERA, method, &params, None, caller, not_taken).await;
         }
     };
+    if let Err(not_taken) = refuse::without_id(method) {
+        let in_session = Some(session.in_session());
+        return refuse::notification(server, ERA, method, &params, in_session, caller, not_taken).await;
+    }
     if method == "notifications/cancelled"
-        && let Ok(Params { request_id: Some(request_id), .. }) = params
+        && let Some(request_id) = params.request_id
     {
         server.sessions.cancel(session.id, &caller.principal, &plain_id(request_id));
     }

@@ -24,7 +24,7 @@ pub use stdio::{Outline, StdioStream, Step, answered_id, server_gone};
 
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 
 use crate::auth::{Persona, Principal};
 use crate::base::{Tasks, Timestamp};
@@ -159,9 +159,8 @@ impl Server {
             Message::Notification { method, params } => {
                 let params = Params::read(params);
                 match era_of(headers, &method, params.as_ref().ok()) {
-                    // This revision defines no notification of the client over HTTP, and asks nothing of one.
-                    Era::Modern => Reply::empty(StatusCode::ACCEPTED),
-                    Era::Legacy => legacy::notification(self, headers, &method, params, &caller).await,
+                    Era::Modern => modern::notification(self, headers, &method, params, caller).await,
+                    Era::Legacy => legacy::notification(self, headers, &method, params, caller).await,
                 }
             }
             Message::Response => match era_of(headers, "", None) {

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 
 use super::answer::Asked;
 use super::call::{cacheable, call_request, list};
@@ -54,6 +54,39 @@ pub(super) async fn request(
         Ok(reply) => reply,
         Err(not_taken) => refuse::request(server, ERA, request, &params, None, caller, not_taken).await,
     }
+}
+
+/// Takes a notification. This revision defines none of the client over HTTP, and asks nothing of one.
+pub(super) async fn notification(
+    server: &Server,
+    headers: &HeaderMap,
+    method: &str,
+    params: Result<Params<'_>, Unreadable>,
+    caller: Caller,
+) -> Reply {
+    let params = params.unwrap_or_default();
+    let taken = refuse::without_id(method).and_then(|()| check_notification(headers, method, &params));
+    match taken {
+        Ok(()) => Reply::empty(StatusCode::ACCEPTED),
+        Err(not_taken) => refuse::notification(server, ERA, method, &params, None, caller, not_taken).await,
+    }
+}
+
+/// A notification is ignored, so it may lack what a request must carry; what it carries must agree.
+fn check_notification(headers: &HeaderMap, method: &str, params: &Params<'_>) -> Result<(), NotTaken> {
+    let given = |name: &HeaderName| match single(headers, name) {
+        Ok(value) => Ok(value),
+        Err(why) => Err(header(Reason::HeaderUnusable, &format!("{} {}", shown(name), why.why()))),
+    };
+    let in_meta = params.read_meta().unwrap_or_default().protocol_version.and_then(text_of);
+    let version = given(&headers::VERSION)?;
+    if let (Some(version), Some(in_meta)) = (version, &in_meta) {
+        must_match("MCP-Protocol-Version", version, in_meta)?;
+    }
+    if let Some(version) = version.or(in_meta.as_deref()).filter(|version| *version != MODERN_VERSION) {
+        return Err(NotTaken::version(version));
+    }
+    given(&headers::METHOD)?.map_or(Ok(()), |value| must_match("Mcp-Method", value, method))
 }
 
 /// What every request must carry, and how its headers must agree with it.

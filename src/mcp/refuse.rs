@@ -10,6 +10,7 @@ use super::envelope::Request;
 use super::params::{Params, Unreadable};
 use super::reply::{Said, refused};
 use super::{Caller, Era, Reply, Server};
+use crate::base::planted;
 use crate::dispatch::RefusedRequest;
 use crate::refusal::{Reason, Refusal};
 use crate::tools::ToolError;
@@ -80,6 +81,34 @@ pub(super) async fn request(
     let answer = server.dispatch.refuse(call, not_taken.refusal).await;
     let requested_version = not_taken.requested_version.as_deref();
     Asked { era, id: request.id, call_id }.reply_refused(&answer, requested_version)
+}
+
+/// Refuses a notification. A call without an id is denied as a call; `null` stands for its id.
+pub(super) async fn notification(
+    server: &Server,
+    era: Era,
+    method: &str,
+    params: &Params<'_>,
+    session: Option<InSession<'_>>,
+    caller: Caller,
+    not_taken: NotTaken,
+) -> Reply {
+    if method == TOOLS_CALL {
+        let call = Request { id: RawValue::NULL, method: method.into(), params: None };
+        return request(server, era, &call, params, session, caller, not_taken).await;
+    }
+    let session_id = session.map(|session| session.id);
+    let about = About { method: Some(method), session_id, ..About::default() };
+    message(server, about, &caller, &not_taken).await
+}
+
+/// What a notification that asks for a call is refused with.
+pub(super) fn without_id(method: &str) -> Result<(), NotTaken> {
+    if method != TOOLS_CALL || planted::armed("call_without_id_ignored") {
+        return Ok(());
+    }
+    let message = "`tools/call` needs an `id`: without one it is a notification, and is not run.";
+    Err(NotTaken::new(Reason::CallWithoutId, message, "Send the call again, with an id of its own."))
 }
 
 /// Refuses a message that is no call.

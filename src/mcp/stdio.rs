@@ -76,18 +76,14 @@ impl StdioStream {
                 return self.refuse_message(&caller, &not_taken).await;
             }
             Ok(Message::Notification { method, params }) => {
-                self.notified(&method, Params::read(params), &caller.principal);
-                return Step::Silent;
+                return self.notified(&method, Params::read(params), caller).await;
             }
             // The server asks nothing, so this answers nothing.
             Ok(Message::Response) => return Step::Silent,
             Ok(Message::Request(request)) => request,
         };
         let params = Params::read(request.params);
-        let in_meta = params.as_ref().ok().and_then(Params::read_meta);
-        let is_modern = request.method == "server/discover"
-            || in_meta.is_some_and(|meta| meta.protocol_version.is_some());
-        let era = if is_modern { Era::Modern } else { Era::Legacy };
+        let era = era_of(&request.method, params.as_ref().ok());
         let asking = Asking { era, request: &request, params, caller };
         let id = plain_id(request.id);
         if request.method != "tools/call"
@@ -137,14 +133,22 @@ impl StdioStream {
         }
     }
 
-    fn notified(&self, method: &str, params: Result<Params<'_>, Unreadable>, principal: &Principal) {
+    /// Takes a notification, to which nothing is ever said.
+    async fn notified(&self, method: &str, params: Result<Params<'_>, Unreadable>, caller: Caller) -> Step {
+        let params = params.unwrap_or_default();
         if method == "notifications/cancelled"
-            && let Ok(Params { request_id: Some(request_id), .. }) = params
+            && let Some(request_id) = params.request_id
             && let Some(session) = self.session.get()
             && !planted::armed("stdio_cancel_ignored")
         {
-            self.server.sessions.cancel(session, principal, &plain_id(request_id));
+            self.server.sessions.cancel(session, &caller.principal, &plain_id(request_id));
         }
+        if let Err(not_taken) = refuse::without_id(method) {
+            let era = era_of(method, Some(&params));
+            let session = self.in_session(era);
+            refuse::notification(&self.server, era, method, &params, session, caller, not_taken).await;
+        }
+        Step::Silent
     }
 
     async fn modern(&self, asking: Asking<'_>) -> Step {
@@ -330,6 +334,12 @@ const UNINITIALIZED: &str =
 const HOW_TO_START: &str = "Send `initialize` first (2025-11-25), or the version in `_meta` (2026-07-28).";
 
 const ONE_MESSAGE: &str = "Send one JSON-RPC 2.0 message on each line.";
+
+/// The revision of a message without headers.
+fn era_of(method: &str, params: Option<&Params<'_>>) -> Era {
+    let in_meta = params.and_then(Params::read_meta).is_some_and(|meta| meta.protocol_version.is_some());
+    if method == "server/discover" || in_meta { Era::Modern } else { Era::Legacy }
+}
 
 /// What 2026-07-28 wants in each request.
 fn check_meta(params: &Params<'_>) -> Result<(), NotTaken> {

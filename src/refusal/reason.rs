@@ -129,6 +129,7 @@ reasons! {
     ProtocolVersionMissing = "protocol_version_missing", Validation, 200, INVALID_PARAMS, R::Request, EVERY, MCP, "`initialize` without a `protocolVersion` that is a string.";
 
     // Calls, before their intent.
+    CallWithoutId = "call_without_id", Validation, 400, INVALID_REQUEST, R::Denied, EVERY, MCP, "`tools/call` as a notification, without an id: it is not run, which HTTP says with 400 instead of 202, and stdio, where a notification has no answer, does not say.";
     ToolNameMissing = "tool_name_missing", Validation, 200, INVALID_PARAMS, R::Denied, EVERY, MCP, "`tools/call` without a name.";
     ToolNameNotString = "tool_name_not_string", Validation, 200, INVALID_PARAMS, R::Denied, EVERY, MCP, "`tools/call` with a name that is no string.";
     ArgumentsNotObject = "arguments_not_object", Validation, 200, INVALID_PARAMS, R::Denied, EVERY, MCP, "`tools/call` with arguments that are no object.";

@@ -168,6 +168,9 @@ fn input(reason: Reason) -> Input {
         Reason::ProtocolVersionMissing => {
             raw(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#)
         }
+        Reason::CallWithoutId => Input::Message(
+            modern_call("platform_info", r#"{"purpose":"to see"}"#).body.replace(r#""id":1,"#, ""),
+        ),
         Reason::ToolNameMissing => message("tools/call", ""),
         Reason::ToolNameNotString => message("tools/call", r#""name":7"#),
         Reason::ArgumentsNotObject => message("tools/call", r#""name":"sql_query","arguments":[1]"#),
@@ -545,8 +548,12 @@ async fn every_row_of_standard_input_fires_its_event_there_too() {
                 assert_eq!((ended.code, ended.rest.len()), (Some(3), 0), "{}: {}", row.code, ended.stderr);
             } else {
                 assert_eq!(ended.code, Some(0), "{}: {}", row.code, ended.stderr);
-                let body = ended.rest.pop().expect("an answer");
-                check_answer(row, &Got { status: row.status, body });
+                if reason == Reason::CallWithoutId {
+                    assert!(ended.rest.is_empty(), "a notification has no answer: {:?}", ended.rest);
+                } else {
+                    let body = ended.rest.pop().expect("an answer");
+                    check_answer(row, &Got { status: row.status, body });
+                }
             }
             check_events(row, &events[before..]);
             let told: Vec<_> = events[before..].iter().filter_map(transport).collect();
@@ -596,6 +603,73 @@ async fn a_call_that_its_headers_or_session_refuse_is_denied_as_a_call() {
         );
         assert_eq!(ended.call.subject_id, "sub-ann", "whoever asked, not whose session it is");
         assert_eq!(ended.outcome.error.unwrap().code, reason.code());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notification_that_cannot_be_taken_has_its_event_and_others_none() {
+    let server = Harness::start().await;
+    let session = server.session(ANN).await;
+    let without_id = |ask: Ask| {
+        let body = ask.body.replace(r#""id":1,"#, "");
+        assert_ne!(body, ask.body);
+        Ask { body, ..ask }
+    };
+    let call = without_id(modern_call("sql_echo", "{}"));
+    let in_session = without_id(crate::mcp::harness::legacy_call(&session, "1", "sql_echo", "{}"));
+    let note = without_id(modern("notifications/cancelled", r#""requestId":7"#));
+    let strange = Ask { body: note.body.replace(MODERN, "1900-01-01"), ..note.clone() };
+    let denied = Some(Kind::ToolCallDenied);
+    let refused = Some(Kind::RequestRefused);
+    for (ask, reason, kind) in [
+        (call.clone(), Reason::CallWithoutId, denied),
+        (in_session.clone(), Reason::CallWithoutId, denied),
+        (in_session.without("mcp-session-id"), Reason::SessionHeaderMissing, denied),
+        (note.clone().header("mcp-method", "tools/list"), Reason::HeaderMismatch, refused),
+        (note.clone().also("mcp-method", "tools/list"), Reason::HeaderUnusable, refused),
+        (strange.clone(), Reason::HeaderMismatch, refused),
+        (strange.header("mcp-protocol-version", "1900-01-01"), Reason::UnsupportedVersion, refused),
+        (note.clone(), Reason::CallWithoutId, None),
+        (note.without("mcp-method"), Reason::CallWithoutId, None),
+    ] {
+        let before = server.events().await.len();
+        let got = server.send(&ask).await;
+        let events = server.events().await;
+        let kinds: Vec<Kind> = events[before..].iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, kind.into_iter().collect::<Vec<_>>(), "{}: {got:?}", ask.body);
+        let Some(row) = kind.map(|_| reason.row()) else {
+            assert_eq!((got.status, got.body.as_str()), (202, ""), "{}", ask.body);
+            continue;
+        };
+        check_answer(row, &Got { status: got.status, body: got.json() });
+        assert_eq!(got.json()["id"], Value::Null);
+        check_events(row, &events[before..]);
+    }
+    assert_eq!(*server.started.borrow(), 0, "nothing ran");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_before_the_key_is_asked_for_is_recorded_with_whose_it_is() {
+    let server = Harness::start().await;
+    let large = "x".repeat(64 * 1024 + 1);
+    for (reason, ask) in [
+        (Reason::HostNotAllowed, list().header("host", "evil.example")),
+        (Reason::OriginNotAllowed, list().header("origin", "https://evil.example")),
+        (Reason::RouteNotFound, Ask::get("/nope")),
+        (Reason::MethodNotAllowed, list().method("PUT")),
+        (Reason::MethodNotAllowed, Ask::get(EVENTS).method("PUT")),
+        (Reason::BodyTooLarge, Ask { body: large, ..list() }),
+    ] {
+        for (key, whose) in [(ANN, Some("sub-ann")), (BOB, Some("sub-bob")), ("annals_nobody", None)] {
+            let before = server.events().await.len();
+            let got = server.send(&ask.clone().key(key)).await;
+            assert_eq!(got.status, reason.row().status, "{got:?}");
+            let events = server.events().await;
+            check_events(reason.row(), &events[before..]);
+            let Facts::RequestRefused(refused) = &events[before].facts else { panic!("{reason:?}") };
+            assert_eq!(refused.subject_id.as_deref(), whose, "{reason:?}");
+            assert_eq!(refused.persona.is_some(), whose.is_some(), "{reason:?}");
+        }
     }
 }
 
