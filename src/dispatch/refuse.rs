@@ -67,7 +67,9 @@ impl Dispatch {
             Ok(event) => lanes.record(event).await,
             Err(error) => Err(RecordError::Refused(LogRefusal::Failed(error.to_string()))),
         };
-        recorded.map(|_| ()).map_err(|cause| run::unrecorded_refusal(&self.inner, &cause))
+        recorded
+            .map(|_| ())
+            .map_err(|cause| run::unrecorded_refusal(&self.inner, &cause, run::Undone::Refusal))
     }
 }
 

@@ -337,35 +337,56 @@ fn unrecorded(inner: &Inner, call_id: Uuid, target: TopicPartition, cause: &str)
 }
 
 fn unavailable(inner: &Inner, cause: &RecordError) -> Answer {
-    let UnrecordedRefusal { error, retry_after_s } = unrecorded_refusal(inner, cause);
+    let UnrecordedRefusal { error, retry_after_s } = unrecorded_refusal(inner, cause, Undone::Call);
     Answer::Unavailable { error, retry_after_s }
 }
 
+/// What was asked for and did not come about, since the log did not take its event.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Undone {
+    /// A call.
+    Call,
+    /// A session's start.
+    SessionStart,
+    /// A session's end: it is over all the same, and recorded later.
+    SessionEnd,
+    /// A refusal of what is no call.
+    Refusal,
+}
+
+impl Undone {
+    /// How it is said, and what to know about it.
+    const fn said(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Call => ("nothing was run", "No call runs without its record."),
+            Self::SessionStart => ("no session was opened", "No session opens without its record."),
+            Self::SessionEnd => ("the end of the session is recorded later", "The session is over."),
+            Self::Refusal => ("nothing was decided", "Nothing is refused without its record."),
+        }
+    }
+}
+
 /// What a caller is told instead of a decision or an event that the log did not take.
-pub(super) fn unrecorded_refusal(inner: &Inner, cause: &RecordError) -> UnrecordedRefusal {
+pub(super) fn unrecorded_refusal(inner: &Inner, cause: &RecordError, undone: Undone) -> UnrecordedRefusal {
     if let Some(refused) = inner.refusals.one_more(inner.lanes.clock().monotonic()) {
         tracing::warn!(cause = %cause, refused, "calls are refused because the log does not accept");
     }
-    let (reason, message, retry_after_s) = match cause {
-        RecordError::Refused(Refusal::Busy) => {
-            (Reason::LogBusy, "The audit log is busy; nothing was run.", 1)
-        }
-        RecordError::Refused(Refusal::Full(_)) => {
-            (Reason::LogFull, "The audit log has no room; nothing was run.", 30)
-        }
-        RecordError::Refused(Refusal::Closed) => {
-            (Reason::ShuttingDown, "The server is stopping; nothing was run.", 5)
-        }
+    let (reason, what, retry_after_s) = match cause {
+        RecordError::Refused(Refusal::Busy) => (Reason::LogBusy, "The audit log is busy", 1),
+        RecordError::Refused(Refusal::Full(_)) => (Reason::LogFull, "The audit log has no room", 30),
+        RecordError::Refused(Refusal::Closed) => (Reason::ShuttingDown, "The server is stopping", 5),
         RecordError::Refused(Refusal::Suspended(_)) | RecordError::Uncertain(_) => {
-            (Reason::LogUnavailable, "The audit log cannot write now; nothing was run.", 2)
+            (Reason::LogUnavailable, "The audit log cannot write now", 2)
         }
         RecordError::Refused(Refusal::Failed(_)) => {
-            (Reason::LogUnavailable, "The audit log does not accept; nothing was run.", 30)
+            (Reason::LogUnavailable, "The audit log does not accept", 30)
         }
     };
-    let hint =
-        "No call runs without its record. Retry later; the operator finds the cause in /readyz and the logs.";
-    UnrecordedRefusal { error: ToolError::new(reason, message, hint), retry_after_s }
+    let undone = if planted::armed("unrecorded_is_always_a_call") { Undone::Call } else { undone };
+    let (consequence, rule) = undone.said();
+    let hint = format!("{rule} Retry later; the operator finds the cause in /readyz and the logs.");
+    let error = ToolError::new(reason, format!("{what}; {consequence}."), hint);
+    UnrecordedRefusal { error, retry_after_s }
 }
 
 fn cancelled(reason: Reason) -> ToolError {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::run::unrecorded_refusal;
+use super::run::{Undone, unrecorded_refusal};
 use super::{Client, Dispatch, Inner, UnrecordedRefusal};
 use crate::base::planted;
 use crate::event::{Event, Facts, Personal, SessionEnded, SessionStarted};
@@ -74,6 +74,10 @@ impl Dispatch {
         facts: Facts,
         personal: Personal,
     ) -> Result<(), SessionUnrecorded> {
+        let undone = match facts {
+            Facts::SessionEnded(_) => Undone::SessionEnd,
+            _ => Undone::SessionStart,
+        };
         let inner = Arc::clone(&self.inner);
         let recording = self.inner.tasks.spawn("session event", async move {
             let event = built(&inner, &key, &facts, &personal)?;
@@ -82,7 +86,7 @@ impl Dispatch {
         let recorded = recording.await.unwrap_or_else(|_| {
             Err(RecordError::Uncertain("the task that records the session's event panicked".into()))
         });
-        recorded.map_err(|cause| unrecorded(&self.inner, &cause))
+        recorded.map_err(|cause| unrecorded(&self.inner, &cause, undone))
     }
 }
 
@@ -94,8 +98,8 @@ fn built(inner: &Inner, key: &str, facts: &Facts, personal: &Personal) -> Result
         .map_err(|error| RecordError::Refused(Refusal::Failed(error.to_string())))
 }
 
-fn unrecorded(inner: &Inner, cause: &RecordError) -> SessionUnrecorded {
+fn unrecorded(inner: &Inner, cause: &RecordError, undone: Undone) -> SessionUnrecorded {
     let may_be_written = matches!(cause, RecordError::Uncertain(_));
-    let UnrecordedRefusal { error, retry_after_s } = unrecorded_refusal(inner, cause);
+    let UnrecordedRefusal { error, retry_after_s } = unrecorded_refusal(inner, cause, undone);
     SessionUnrecorded { error, retry_after_s, may_be_written }
 }

@@ -107,6 +107,7 @@ async fn a_log_that_does_not_accept_opens_no_session() {
     let got = server.send(&initialize()).await;
     assert_eq!((got.status, got.header("mcp-session-id")), (503, ""), "{got:?}");
     assert_eq!(got.json()["error"]["code"], 1503);
+    assert_eq!(got.json()["error"]["message"], "The audit log has no room; no session was opened.");
     assert!(!got.header("retry-after").is_empty());
     assert_eq!(got.json()["id"], 0);
     assert_eq!(server.mcp.session_count(), 0);
