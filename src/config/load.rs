@@ -153,6 +153,9 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             ("bytes_max", connection.bytes_max),
             ("timeout_ms", connection.timeout_ms),
             ("connections_max", u64::from(connection.connections_max)),
+            ("catalog_ttl_ms", connection.catalog_ttl_ms),
+            ("catalog_tables_max", u64::from(connection.catalog_tables_max)),
+            ("catalog_columns_max", u64::from(connection.catalog_columns_max)),
         ];
         for (key, value) in at_least_one {
             require(value >= 1, &format!("connections.{name}.{key}"), "at least 1")?;

@@ -228,6 +228,7 @@ fn input(reason: Reason) -> Input {
         Reason::ConnectionRoleRefused => {
             Elsewhere("a_role_that_could_do_more_than_read_is_refused_with_its_reason")
         }
+        Reason::IdUnknown => call("fetch", &json!({ "id": "tool:sql_qery" })),
         Reason::CallTimedOut => sql(slow),
         Reason::CancelledByCaller => Elsewhere("a_vanished_client_has_cancelled_its_call"),
         Reason::CancelledByShutdown => {
