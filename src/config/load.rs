@@ -147,7 +147,18 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "at most 3000: the whole exit takes at most 8 s",
     )?;
     require(config.database.pool_connections_max >= 4, "database.pool_connections_max", "at least 4")?;
-    for (name, Connection::Postgres(connection)) in &config.connections {
+    check_connections(&config.connections)?;
+    check_http(&config.http)?;
+    roles_are_unique(config)?;
+    config.personas()?;
+    Ok(())
+}
+
+fn check_connections(connections: &BTreeMap<String, Connection>) -> Result<(), ConfigError> {
+    let require = |holds: bool, key: &str, cause: &str| {
+        if holds { Ok(()) } else { Err(ConfigError::Value { key: key.to_owned(), cause: cause.to_owned() }) }
+    };
+    for (name, Connection::Postgres(connection)) in connections {
         let at_least_one = [
             ("rows_max", u64::from(connection.rows_max)),
             ("bytes_max", connection.bytes_max),
@@ -163,9 +174,6 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         let key = format!("connections.{name}.timeout_ms");
         require(connection.timeout_ms <= 86_400_000, &key, "at most 86400000, a day")?;
     }
-    check_http(&config.http)?;
-    roles_are_unique(config)?;
-    config.personas()?;
     Ok(())
 }
 
@@ -392,6 +400,15 @@ mod tests {
             ("http: {trusted_proxies: [proxy.example]}", "http.trusted_proxies"),
             ("connections: {c: {kind: postgres, url: u, rows_max: 0}}", "connections.c.rows_max"),
             ("connections: {c: {kind: postgres, url: u, bytes_max: 0}}", "connections.c.bytes_max"),
+            ("connections: {c: {kind: postgres, url: u, catalog_ttl_ms: 0}}", "connections.c.catalog_ttl_ms"),
+            (
+                "connections: {c: {kind: postgres, url: u, catalog_tables_max: 0}}",
+                "connections.c.catalog_tables_max",
+            ),
+            (
+                "connections: {c: {kind: postgres, url: u, catalog_columns_max: 0}}",
+                "connections.c.catalog_columns_max",
+            ),
             ("connections: {c: {kind: postgres, url: u, timeout_ms: 0}}", "connections.c.timeout_ms"),
             (
                 "connections: {c: {kind: postgres, url: u, timeout_ms: 4294967296}}",
