@@ -456,4 +456,17 @@ mod tests {
         let super::super::Connection::Postgres(sales) = &config.connections["sales"];
         assert_eq!((sales.url.as_str(), sales.rows_max), ("postgres://r:s3@h/d", 1_000));
     }
+
+    #[test]
+    fn the_analyst_finds_and_reads_data_and_the_auditor_touches_none() {
+        let personas = super::super::Config::default().personas().unwrap();
+        for (role, reaches) in [("admin", true), ("analyst", true), ("auditor", false)] {
+            let persona = personas.of(&[role.to_owned()]).unwrap();
+            for tool in ["search", "fetch", "sql_tables", "sql_describe", "sql_query", "list_connections"] {
+                assert_eq!(persona.tools.allows(tool), reaches, "{role}: {tool}");
+            }
+            assert_eq!(persona.connections.allows("sales"), reaches, "{role}");
+            assert!(persona.tools.allows("platform_info"), "{role}");
+        }
+    }
 }
