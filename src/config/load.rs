@@ -147,12 +147,26 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         "at most 3000: the whole exit takes at most 8 s",
     )?;
     require(config.database.pool_connections_max >= 4, "database.pool_connections_max", "at least 4")?;
-    for (name, Connection::Postgres(connection)) in &config.connections {
+    check_connections(&config.connections)?;
+    check_http(&config.http)?;
+    roles_are_unique(config)?;
+    config.personas()?;
+    Ok(())
+}
+
+fn check_connections(connections: &BTreeMap<String, Connection>) -> Result<(), ConfigError> {
+    let require = |holds: bool, key: &str, cause: &str| {
+        if holds { Ok(()) } else { Err(ConfigError::Value { key: key.to_owned(), cause: cause.to_owned() }) }
+    };
+    for (name, Connection::Postgres(connection)) in connections {
         let at_least_one = [
             ("rows_max", u64::from(connection.rows_max)),
             ("bytes_max", connection.bytes_max),
             ("timeout_ms", connection.timeout_ms),
             ("connections_max", u64::from(connection.connections_max)),
+            ("catalog_ttl_ms", connection.catalog_ttl_ms),
+            ("catalog_tables_max", u64::from(connection.catalog_tables_max)),
+            ("catalog_columns_max", u64::from(connection.catalog_columns_max)),
         ];
         for (key, value) in at_least_one {
             require(value >= 1, &format!("connections.{name}.{key}"), "at least 1")?;
@@ -160,9 +174,6 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         let key = format!("connections.{name}.timeout_ms");
         require(connection.timeout_ms <= 86_400_000, &key, "at most 86400000, a day")?;
     }
-    check_http(&config.http)?;
-    roles_are_unique(config)?;
-    config.personas()?;
     Ok(())
 }
 
@@ -389,6 +400,15 @@ mod tests {
             ("http: {trusted_proxies: [proxy.example]}", "http.trusted_proxies"),
             ("connections: {c: {kind: postgres, url: u, rows_max: 0}}", "connections.c.rows_max"),
             ("connections: {c: {kind: postgres, url: u, bytes_max: 0}}", "connections.c.bytes_max"),
+            ("connections: {c: {kind: postgres, url: u, catalog_ttl_ms: 0}}", "connections.c.catalog_ttl_ms"),
+            (
+                "connections: {c: {kind: postgres, url: u, catalog_tables_max: 0}}",
+                "connections.c.catalog_tables_max",
+            ),
+            (
+                "connections: {c: {kind: postgres, url: u, catalog_columns_max: 0}}",
+                "connections.c.catalog_columns_max",
+            ),
             ("connections: {c: {kind: postgres, url: u, timeout_ms: 0}}", "connections.c.timeout_ms"),
             (
                 "connections: {c: {kind: postgres, url: u, timeout_ms: 4294967296}}",
@@ -435,5 +455,18 @@ mod tests {
         let config = parse(text, |name| (name == "PW").then(|| "s3".into())).unwrap();
         let super::super::Connection::Postgres(sales) = &config.connections["sales"];
         assert_eq!((sales.url.as_str(), sales.rows_max), ("postgres://r:s3@h/d", 1_000));
+    }
+
+    #[test]
+    fn the_analyst_finds_and_reads_data_and_the_auditor_touches_none() {
+        let personas = super::super::Config::default().personas().unwrap();
+        for (role, reaches) in [("admin", true), ("analyst", true), ("auditor", false)] {
+            let persona = personas.of(&[role.to_owned()]).unwrap();
+            for tool in ["search", "fetch", "sql_tables", "sql_describe", "sql_query", "list_connections"] {
+                assert_eq!(persona.tools.allows(tool), reaches, "{role}: {tool}");
+            }
+            assert_eq!(persona.connections.allows("sales"), reaches, "{role}");
+            assert!(persona.tools.allows("platform_info"), "{role}");
+        }
     }
 }

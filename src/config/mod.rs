@@ -346,6 +346,15 @@ pub struct PostgresConnection {
     /// Statements that run at once.
     #[serde(default = "PostgresConnection::connections_max_default")]
     pub connections_max: u32,
+    /// How long what was read of its tables and columns is taken for true, milliseconds.
+    #[serde(default = "PostgresConnection::catalog_ttl_ms_default")]
+    pub catalog_ttl_ms: u64,
+    /// Tables that are listed and searched at most, the first by name.
+    #[serde(default = "PostgresConnection::catalog_tables_max_default")]
+    pub catalog_tables_max: u32,
+    /// The same of columns, over all its tables.
+    #[serde(default = "PostgresConnection::catalog_columns_max_default")]
+    pub catalog_columns_max: u32,
 }
 
 impl PostgresConnection {
@@ -359,6 +368,9 @@ impl PostgresConnection {
             bytes_max: Self::bytes_max_default(),
             timeout_ms: Self::timeout_ms_default(),
             connections_max: Self::connections_max_default(),
+            catalog_ttl_ms: Self::catalog_ttl_ms_default(),
+            catalog_tables_max: Self::catalog_tables_max_default(),
+            catalog_columns_max: Self::catalog_columns_max_default(),
         }
     }
 
@@ -376,6 +388,18 @@ impl PostgresConnection {
 
     const fn connections_max_default() -> u32 {
         8
+    }
+
+    const fn catalog_ttl_ms_default() -> u64 {
+        60_000
+    }
+
+    const fn catalog_tables_max_default() -> u32 {
+        2_000
+    }
+
+    const fn catalog_columns_max_default() -> u32 {
+        50_000
     }
 }
 
@@ -408,7 +432,12 @@ pub fn default_personas() -> BTreeMap<String, PersonaConfig> {
     };
     BTreeMap::from([
         persona("admin", everything(), everything(), true),
-        persona("analyst", only(&["platform_info", "list_connections", "sql_*"]), everything(), false),
+        persona(
+            "analyst",
+            only(&["platform_info", "list_connections", "search", "fetch", "sql_*"]),
+            everything(),
+            false,
+        ),
         persona("auditor", only(&["platform_info"]), Rules::default(), true),
     ])
 }

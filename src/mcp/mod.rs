@@ -109,6 +109,7 @@ impl Caller {
 pub struct Server {
     dispatch: Arc<Dispatch>,
     sessions: Arc<Sessions>,
+    lists: Arc<call::Lists>,
     tasks: Tasks,
 }
 
@@ -118,7 +119,7 @@ impl Server {
     #[must_use]
     pub fn new(dispatch: Arc<Dispatch>, limits: SessionLimits, tasks: Tasks) -> Self {
         let sessions = Arc::new(Sessions::new(Arc::clone(dispatch.clock()), limits));
-        Self { dispatch, sessions, tasks }
+        Self { dispatch, sessions, lists: Arc::default(), tasks }
     }
 
     /// The clock that stamps calls.

@@ -124,6 +124,21 @@ pub(super) fn refused(id: Option<&RawValue>, said: &Said<'_>) -> Reply {
     said.refusal.retry_after_s.into_iter().fold(reply, Reply::retry_after)
 }
 
+/// A result that is written once and sent under many ids.
+#[derive(Debug, Clone)]
+pub(super) struct Kept(Bytes);
+
+impl Kept {
+    /// The answer to the request `id`: two copies, nothing is written anew.
+    pub(super) fn reply(&self, id: &RawValue) -> Reply {
+        let parts = [HEAD.as_bytes(), id.get().as_bytes(), &self.0];
+        Reply { status: StatusCode::OK, headers: Vec::new(), body: Some(parts.concat().into()) }
+    }
+}
+
+/// What stands before the id.
+const HEAD: &str = r#"{"jsonrpc":"2.0","id":"#;
+
 /// Writes a JSON-RPC result, member by member.
 pub(super) struct ResultWriter {
     bytes: Vec<u8>,
@@ -135,8 +150,17 @@ impl ResultWriter {
     /// Opens the result of the request `id`; about `size` bytes will follow.
     pub(super) fn new(era: Era, id: &RawValue, size: usize) -> Self {
         let mut bytes = Vec::with_capacity(size + id.get().len() + 256);
-        bytes.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        bytes.extend_from_slice(HEAD.as_bytes());
         bytes.extend_from_slice(id.get().as_bytes());
+        Self::open(era, bytes)
+    }
+
+    /// Opens a result that is kept; about `size` bytes will follow.
+    pub(super) fn kept(era: Era, size: usize) -> Self {
+        Self::open(era, Vec::with_capacity(size + 256))
+    }
+
+    fn open(era: Era, mut bytes: Vec<u8>) -> Self {
         bytes.extend_from_slice(br#","result":{"#);
         let mut writer = Self { bytes, era, is_first: true };
         if era == Era::Modern {
@@ -181,6 +205,11 @@ impl ResultWriter {
     /// Closes a result that belongs to no call.
     pub(super) fn finish(self) -> Reply {
         self.close(None, None)
+    }
+
+    /// Closes a result that is kept.
+    pub(super) fn keep(self) -> Kept {
+        Kept(self.close(None, None).body.unwrap_or_default())
     }
 
     /// Closes the result of a call.

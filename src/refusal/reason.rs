@@ -182,6 +182,8 @@ reasons! {
     ConnectionBusy = "connection_busy", RateLimit, 200, Rpc::Result, R::Failed, EVERY, MCP, "All sessions of a connection are in use.";
     ConnectionRoleRefused = "connection_role_refused", Upstream, 200, Rpc::Result, R::Failed, EVERY, MCP, "A connection whose role could do more than read.";
 
+    IdUnknown = "id_unknown", Validation, 200, Rpc::Result, R::Failed, EVERY, MCP, "An id for `fetch` that nothing has which the caller reaches.";
+
     // Other ends of a call.
     CallTimedOut = "call_timed_out", Timeout, 200, Rpc::Result, R::TimedOut, EVERY, MCP, "A call that took longer than `limits.call_timeout_ms`.";
     CancelledByCaller = "cancelled_by_caller", Cancelled, 200, CANCELLED, R::Cancelled, EVERY, MCP, "A call that its caller cancelled, or whose caller vanished under 2026-07-28.";

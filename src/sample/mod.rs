@@ -27,8 +27,8 @@ pub const DESCRIPTION: &str = "Sample data: two years (2024 and 2025) of an inve
      orders, order_items, products, suppliers, shipments, payments, returns, support_tickets, employees, regions. \
      Tables and columns have comments.";
 
-/// Raised whenever the same seed gives other rows.
-const GENERATOR_VERSION: i32 = 1;
+/// Raised whenever the same seed gives other rows, or a table or comment is another.
+const GENERATOR_VERSION: i32 = 2;
 const SEED: u64 = 20_240_101;
 /// Of the lock that keeps two processes from loading at once.
 const LOCK: i64 = 0x616e_6e61_6c73;
@@ -42,7 +42,11 @@ const MARKER: &str = "
         checksum text NOT NULL,
         rows jsonb NOT NULL
     );
-    COMMENT ON TABLE sample_data IS 'Which generator and seed made the sample data, and how many rows each table has.'";
+    COMMENT ON TABLE sample_data IS 'Which generator and seed made the sample data, and how many rows each table has.';
+    COMMENT ON COLUMN sample_data.generator_version IS 'Version of the generator.';
+    COMMENT ON COLUMN sample_data.seed IS 'What the generator started from.';
+    COMMENT ON COLUMN sample_data.checksum IS 'SHA-256 of all generated rows.';
+    COMMENT ON COLUMN sample_data.rows IS 'Rows by table, as JSON.'";
 
 /// What is in the sample database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,7 +191,7 @@ mod tests {
         // A change of the generator changes this, and must raise GENERATOR_VERSION: else old data stays in place.
         assert_eq!(
             (GENERATOR_VERSION, checksum(&tables).as_str()),
-            (1, "517d202d1253f29533300d022fd6ec7f04667de997f0b00d30d54271a999c364")
+            (2, "517d202d1253f29533300d022fd6ec7f04667de997f0b00d30d54271a999c364")
         );
         assert_ne!(checksum(&generate(SEED + 1)), checksum(&tables));
         let rows: u64 = tables.iter().map(|table| table.rows).sum();

@@ -154,7 +154,7 @@ fn definition() -> Definition {
         name: "platform_info",
         title: "About this platform",
         description: "Says who you are here, which tools and connections you may use, the limits, and how calls are \
-                      recorded. Call it first."
+                      recorded. Cheap: reads nothing."
             .to_owned(),
         input_schema: json!({"type": "object", "properties": {}, "additionalProperties": false}),
         output_schema: json!({

@@ -47,6 +47,21 @@ pub(super) fn read<T: DeserializeOwned>(
     })
 }
 
+/// The `limit` of a list, `max` at most; `default` when none is given.
+///
+/// # Errors
+/// `argument_invalid`.
+pub(super) fn limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, ToolError> {
+    match asked.unwrap_or(default) {
+        limit if (1..=max).contains(&limit) => Ok(limit),
+        limit => Err(ToolError::new(
+            Reason::ArgumentInvalid,
+            format!("limit is {limit}; it must be from 1 to {max}."),
+            format!("Leave it out for {default}."),
+        )),
+    }
+}
+
 /// An object, and a name that stands in it more than once.
 struct Once(Map<String, Value>, Option<String>);
 

@@ -8,14 +8,17 @@ use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use sqlx::postgres::PgConnectOptions;
+use tokio_util::sync::CancellationToken;
 
 use super::arguments;
-use super::postgres::Pool;
+use super::catalog::{self, Cache, Catalog, CatalogLimits};
+use super::postgres::{Pool, tool_error};
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
 use crate::base::{Clock, nearest, whole};
@@ -33,6 +36,8 @@ pub struct ConnectionLimits {
     pub timeout: Duration,
     /// Statements that run at once.
     pub connections_max: u32,
+    /// What is kept of its tables and columns.
+    pub catalog: CatalogLimits,
 }
 
 impl From<&config::PostgresConnection> for ConnectionLimits {
@@ -42,6 +47,11 @@ impl From<&config::PostgresConnection> for ConnectionLimits {
             bytes_max: config.bytes_max,
             timeout: Duration::from_millis(config.timeout_ms),
             connections_max: config.connections_max,
+            catalog: CatalogLimits {
+                ttl: Duration::from_millis(config.catalog_ttl_ms),
+                tables_max: config.catalog_tables_max,
+                columns_max: config.catalog_columns_max,
+            },
         }
     }
 }
@@ -75,14 +85,15 @@ struct Entry {
     limits: ConnectionLimits,
     /// `None` while it is only declared.
     pool: Option<Arc<Pool>>,
+    catalog: Arc<Cache>,
 }
 
 /// What is shown of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Listed {
-    name: String,
+    pub(super) name: String,
     kind: &'static str,
-    description: String,
+    pub(super) description: String,
     limits: ListedLimits,
 }
 
@@ -118,14 +129,16 @@ impl Connections {
 
     /// Makes a connection known that [`Connections::add`] will make usable; calls get `connection_starting` until then.
     pub fn declare(&self, name: &str, description: &str, limits: ConnectionLimits) {
-        let entry = Entry { description: description.to_owned(), limits, pool: None };
+        let entry =
+            Entry { description: description.to_owned(), limits, pool: None, catalog: Arc::default() };
         self.insert(name, entry);
     }
 
     /// Adds a connection, or replaces the one of that name.
     pub fn add(&self, name: &str, description: &str, options: PgConnectOptions, limits: ConnectionLimits) {
         let pool = Some(Arc::new(Pool::new(name, options, limits.connections_max)));
-        self.insert(name, Entry { description: description.to_owned(), limits, pool });
+        let entry = Entry { description: description.to_owned(), limits, pool, catalog: Arc::default() };
+        self.insert(name, entry);
     }
 
     fn insert(&self, name: &str, entry: Entry) {
@@ -192,6 +205,34 @@ impl Connections {
         }
     }
 
+    /// What the connection holds, at most `catalog.ttl` old.
+    ///
+    /// # Errors
+    /// As [`Connections::pool`] and the connection say; `cancelled`.
+    pub(super) async fn catalog(
+        &self,
+        name: &str,
+        cancel: &CancellationToken,
+    ) -> Result<Arc<Catalog>, ToolError> {
+        let (pool, limits) = self.pool(name)?;
+        let Some(cache) = self.read(|entries| entries.get(name).map(|entry| Arc::clone(&entry.catalog)))
+        else {
+            return Err(unknown(name, &[]));
+        };
+        let read = async {
+            let lease = pool.lease(&limits, cancel).await?;
+            let read = lease.run(&limits, cancel, move |lease| {
+                async move {
+                    let read = catalog::read(lease.connection(), limits.catalog).await;
+                    read.map_err(|error| tool_error(lease.name(), &error, &limits))
+                }
+                .boxed()
+            });
+            read.await
+        };
+        cache.get(self.clock.as_ref(), limits.catalog.ttl, cancel, read).await
+    }
+
     /// The connections that `persona` reaches, by name, and how many it does not.
     pub(super) fn listed(&self, persona: &Persona) -> (Vec<Listed>, usize) {
         self.read(|entries| {
@@ -247,6 +288,21 @@ impl Listed {
             "additionalProperties": false
         })
     }
+}
+
+/// Dispatch asks the persona before; this holds when a tool is called in another way.
+///
+/// # Errors
+/// `connection_not_allowed`.
+pub(super) fn allowed(persona: &Persona, name: &str) -> Result<(), ToolError> {
+    if persona.connections.allows(name) {
+        return Ok(());
+    }
+    Err(ToolError::new(
+        Reason::ConnectionNotAllowed,
+        format!("Your persona may not reach the connection {:?}.", whole(name, 128)),
+        "list_connections names those that you may.",
+    ))
 }
 
 fn unknown(asked: &str, reached: &[String]) -> ToolError {

@@ -4,14 +4,26 @@
 
 mod about;
 mod arguments;
+mod catalog;
 mod connections;
+mod fetch;
+mod ids;
+mod lexical;
 mod postgres;
 pub mod schema;
+mod search;
+mod sql_describe;
 mod sql_query;
+mod sql_tables;
 
 pub use about::{About, PlatformInfo};
+pub use catalog::CatalogLimits;
 pub use connections::{ConnectionError, ConnectionLimits, Connections, ListConnections};
+pub use fetch::Fetch;
+pub use search::Search;
+pub use sql_describe::SqlDescribe;
 pub use sql_query::SqlQuery;
+pub use sql_tables::SqlTables;
 
 /// Why a tool refuses or fails; `{code, category, message, hint}` is what the agent sees.
 pub use crate::refusal::Refusal as ToolError;
@@ -188,9 +200,17 @@ impl Toolbox {
 /// The built-in tools over `connections`.
 #[must_use]
 pub fn toolbox(connections: Arc<Connections>, about: About) -> Toolbox {
-    let list = ListConnections::new(Arc::clone(&connections));
-    let query = SqlQuery::new(Arc::clone(&connections));
-    let names = vec![list.definition().name, query.definition().name, "platform_info"];
-    let info = PlatformInfo::new(about, names, connections);
-    Toolbox::default().with(info).with(list).with(query)
+    let toolbox = Toolbox::default()
+        .with(ListConnections::new(Arc::clone(&connections)))
+        .with(SqlTables::new(Arc::clone(&connections)))
+        .with(SqlDescribe::new(Arc::clone(&connections)))
+        .with(SqlQuery::new(Arc::clone(&connections)));
+    let (search, fetch) = (search::definition(), fetch::definition());
+    let mut names: Vec<_> = toolbox.iter().map(|tool| tool.definition().name).collect();
+    names.extend(["platform_info", search.name, fetch.name]);
+    let toolbox = toolbox.with(PlatformInfo::new(about, names, Arc::clone(&connections)));
+    let definitions = toolbox.iter().map(|tool| tool.definition()).chain([&search, &fetch]);
+    let texts = Arc::new(search::ToolTexts::new(definitions));
+    let search = Search::new(search, Arc::clone(&connections), Arc::clone(&texts));
+    toolbox.with(search).with(Fetch::new(fetch, connections, texts))
 }

@@ -122,6 +122,11 @@ async function refusesAnUnknownKey() {
     latencies.auth_failed = tookMs;
 }
 
+// What the columns that were found and described lead to.
+const STORY = "SELECT reason, count(*) AS returns FROM returns WHERE returned_on >= '2025-11-01' AND returned_on < '2025-12-01' "
+    + "AND reason = 'leaks' GROUP BY reason";
+const STORY_ROWS = [['leaks', 50]];
+
 async function main() {
     await refusesAnUnknownKey();
 
@@ -139,7 +144,7 @@ async function main() {
     assert.deepEqual(await client.ping(), {});
 
     const { tools: listed } = await client.listTools();
-    for (const name of ['platform_info', 'list_connections', 'sql_query']) {
+    for (const name of ['platform_info', 'list_connections', 'search', 'fetch', 'sql_tables', 'sql_describe', 'sql_query']) {
         assert.ok(listed.some(tool => tool.name === name), `${name} is listed`);
     }
     const sqlQuery = listed.find(tool => tool.name === 'sql_query');
@@ -160,6 +165,34 @@ async function main() {
     );
     const sample = structured(connections.answer).connections.find(connection => connection.name === 'sample');
     assert.equal(sample?.kind, 'postgres', 'the sample connection is listed');
+
+    const found = await recorded(
+        'search', sessionId, 'search', { ...completed, toolkit_kind: 'platform', connection: null },
+        call('search', { intent: "reasons of a product's returns", sources: ['tables'] })
+    );
+    const table = structured(found.answer).results[0];
+    assert.equal(table.id, 'table:sample/public.returns', JSON.stringify(structured(found.answer)));
+    assert.deepEqual(structured(found.answer).unavailable, []);
+
+    const described = await recorded(
+        'sql_describe', sessionId, 'sql_describe', { ...completed, toolkit_kind: 'sql', connection: 'sample' },
+        call('sql_describe', { table: table.title, connection: table.connection })
+    );
+    const columns = structured(described.answer).columns.map(column => column.name);
+    assert.ok(columns.includes('reason') && columns.includes('returned_on'), JSON.stringify(columns));
+
+    const story = await recorded(
+        'sql_query_story', sessionId, 'sql_query', { ...completed, connection: 'sample' },
+        call('sql_query', { connection: table.connection, sql: STORY })
+    );
+    assert.deepEqual(structured(story.answer).rows, STORY_ROWS);
+
+    const fetched = await recorded(
+        'fetch', sessionId, 'fetch', { ...completed, toolkit_kind: 'platform', connection: 'sample' },
+        call('fetch', { id: table.id })
+    );
+    const { connection, columns: known } = structured(fetched.answer).metadata;
+    assert.deepEqual({ connection, columns: known.map(column => column.name) }, { connection: 'sample', columns });
 
     const sql = 'SELECT count(*) AS orders FROM orders';
     const counted = await recorded(
@@ -203,7 +236,7 @@ async function main() {
     const listing = await audit('events', { session_id: sessionId, limit: '1000' });
     assert.deepEqual(
         listing.data.map(row => row.event_kind),
-        ['tool_call.failed', 'tool_call.denied', ...Array(3).fill('tool_call.completed'), 'session.started'],
+        ['tool_call.failed', 'tool_call.denied', ...Array(7).fill('tool_call.completed'), 'session.started'],
         'one row per call, newest first'
     );
 

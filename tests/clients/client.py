@@ -176,6 +176,14 @@ async def main(url, key, *command):
     }
 
 
+# What the columns that were found and described lead to.
+STORY = (
+    "SELECT reason, count(*) AS returns FROM returns WHERE returned_on >= '2025-11-01' AND returned_on < '2025-12-01' "
+    "AND reason = 'leaks' GROUP BY reason"
+)
+STORY_ROWS = [["leaks", 50]]
+
+
 async def script(client, audit, transport):
     # `auto` probes `server/discover` and falls back to `initialize`; so this says that the era took hold.
     equal(client.protocol_version, PROTOCOL_VERSION, "protocol version in effect")
@@ -184,7 +192,9 @@ async def script(client, audit, transport):
     check(client.instructions, "the server gives instructions")
 
     listed = {tool.name: tool for tool in (await client.list_tools()).tools}
-    for name in ("platform_info", "list_connections", "sql_query"):
+    for name in (
+        "platform_info", "list_connections", "search", "fetch", "sql_tables", "sql_describe", "sql_query",
+    ):
         check(name in listed, f"{name} is not listed: {sorted(listed)}")
     check(listed["sql_query"].annotations.read_only_hint, "sql_query is annotated read-only")
     check("purpose" in listed["sql_query"].input_schema["properties"], "sql_query advertises purpose")
@@ -200,6 +210,34 @@ async def script(client, audit, transport):
     connections, _ = await run.recorded("list_connections", "list_connections", {}, completed)
     kinds = {each["name"]: each["kind"] for each in structured(connections)["connections"]}
     equal(kinds.get("sample"), "postgres", f"the sample connection among {kinds}")
+
+    found, _ = await run.recorded(
+        "search", "search", {"intent": "reasons of a product's returns", "sources": ["tables"]},
+        {**completed, "toolkit_kind": "platform", "connection": None},
+    )
+    table = structured(found)["results"][0]
+    equal(table["id"], "table:sample/public.returns", f"the first of {structured(found)}")
+    equal(structured(found)["unavailable"], [], "connections that could not be looked at")
+
+    described, _ = await run.recorded(
+        "sql_describe", "sql_describe", {"table": table["title"], "connection": table["connection"]},
+        {**completed, "toolkit_kind": "sql", "connection": "sample"},
+    )
+    columns = [column["name"] for column in structured(described)["columns"]]
+    check({"reason", "returned_on"} <= set(columns), f"columns that answer the question among {columns}")
+
+    story, _ = await run.recorded(
+        "sql_query_story", "sql_query", {"connection": table["connection"], "sql": STORY},
+        {**completed, "connection": "sample"},
+    )
+    equal(structured(story)["rows"], STORY_ROWS, "rows of the story")
+
+    fetched, _ = await run.recorded(
+        "fetch", "fetch", {"id": table["id"]}, {**completed, "toolkit_kind": "platform", "connection": "sample"}
+    )
+    metadata = structured(fetched)["metadata"]
+    equal(metadata["connection"], "sample", "the table's connection")
+    equal([column["name"] for column in metadata["columns"]], columns, "columns, as they were described")
 
     arguments = {"connection": "sample", "sql": "SELECT count(*) AS orders FROM orders"}
     counted, row = await run.recorded(

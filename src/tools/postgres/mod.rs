@@ -13,6 +13,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -57,7 +58,7 @@ pub(super) struct Lease {
 }
 
 /// Stops what a session runs, from outside.
-pub(super) struct Stopper {
+struct Stopper {
     options: PgConnectOptions,
     pid: i32,
 }
@@ -184,12 +185,42 @@ impl Lease {
     }
 
     /// A handle that can stop the session's statement.
-    pub(super) fn stopper(&self) -> Stopper {
+    fn stopper(&self) -> Stopper {
         Stopper { options: self.pool.options.clone(), pid: self.session.pid }
     }
 
+    /// Runs `work` until it ends, is cancelled or takes longer than the connection allows; then the server is stopped too.
+    ///
+    /// # Errors
+    /// What `work` fails with, `cancelled` or `sql_timeout`.
+    pub(super) async fn run<T: Send>(
+        mut self,
+        limits: &ConnectionLimits,
+        cancel: &CancellationToken,
+        work: impl for<'l> FnOnce(&'l mut Lease) -> BoxFuture<'l, Result<T, ToolError>>,
+    ) -> Result<T, ToolError> {
+        let stopper = self.stopper();
+        let mut work = work(&mut self);
+        let stopped = tokio::select! {
+            biased;
+            done = &mut work => {
+                drop(work);
+                self.give_back().await;
+                return done;
+            }
+            () = cancel.cancelled() => super::sql_query::cancelled(),
+            () = tokio::time::sleep(limits.timeout) => timed_out(limits),
+        };
+        let ended = stopper.stop(&mut work).await;
+        drop(work);
+        if ended {
+            self.give_back().await;
+        }
+        Err(stopped)
+    }
+
     /// Rolls back, resets everything a statement could have left in the session, and keeps it; else closes it.
-    pub(super) async fn give_back(self) {
+    async fn give_back(self) {
         let Self { pool, mut session, _permit } = self;
         let reset = async {
             sqlx::raw_sql("ROLLBACK").execute(&mut session.connection).await?;
@@ -204,7 +235,7 @@ impl Lease {
 impl Stopper {
     /// Tells the server to stop until `work` ends. Gives `false` when it did not end in time: its session must be
     /// closed then, upon which the server stops by itself.
-    pub(super) async fn stop<F: Future + Unpin>(&self, work: &mut F) -> bool {
+    async fn stop<F: Future + Unpin>(&self, work: &mut F) -> bool {
         let ended = async {
             tokio::select! {
                 _ = work => true,

@@ -13,17 +13,16 @@ mod lexer;
 
 use std::sync::Arc;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::arguments;
-use super::connections::Connections;
-use super::postgres::Lease;
+use super::connections::{Connections, allowed};
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
-use crate::base::whole;
 use crate::refusal::Reason;
 
 /// The longest statement, bytes.
@@ -116,9 +115,7 @@ impl Call {
     async fn answer(mut self: Box<Self>, context: CallContext) -> Result<ToolResult, ToolError> {
         self.resolve(&context.persona)?;
         let name = self.connection.clone().unwrap_or_default();
-        if !context.persona.connections.allows(&name) {
-            return Err(not_allowed(&name));
-        }
+        allowed(&context.persona, &name)?;
         let checked = if self.statement_check { Some(check::check(&self.sql)?) } else { None };
         let (pool, limits) = self.connections.pool(&name)?;
         let sql =
@@ -127,7 +124,11 @@ impl Call {
         let clock = Arc::clone(self.connections.clock());
         let started = clock.monotonic();
         let job = execute::Job { sql, checked, limits, rows_max, cancel: context.cancel.clone() };
-        let rows = Self::guarded(pool.lease(&limits, &context.cancel).await?, &job).await?;
+        let lease = pool.lease(&limits, &context.cancel).await?;
+        let run = lease.run(&limits, &context.cancel, move |lease| {
+            async move { execute::execute(lease, &job).await }.boxed()
+        });
+        let rows = run.await?;
         let answer = answer::Answer {
             connection: name,
             columns: rows.columns,
@@ -140,42 +141,11 @@ impl Call {
         };
         ToolResult::from_serialize(&answer)
     }
-
-    /// Runs the job until it ends, is cancelled or takes too long; then the server is stopped too.
-    async fn guarded(mut lease: Lease, job: &execute::Job) -> Result<execute::Rows, ToolError> {
-        let stopper = lease.stopper();
-        let mut work = Box::pin(execute::execute(&mut lease, job));
-        let stopped = tokio::select! {
-            biased;
-            done = &mut work => {
-                drop(work);
-                lease.give_back().await;
-                return done;
-            }
-            () = job.cancel.cancelled() => cancelled(),
-            () = tokio::time::sleep(job.limits.timeout) => super::postgres::timed_out(&job.limits),
-        };
-        let ended = stopper.stop(&mut work).await;
-        drop(work);
-        if ended {
-            lease.give_back().await;
-        }
-        Err(stopped)
-    }
 }
 
 /// A refusal of a readable statement.
 fn refused(reason: Reason, message: String) -> ToolError {
     ToolError::new(reason, message, "sql_query only reads: send one SELECT without side effects.")
-}
-
-/// Dispatch refuses it before; this holds when the tool is called in another way.
-fn not_allowed(name: &str) -> ToolError {
-    ToolError::new(
-        Reason::ConnectionNotAllowed,
-        format!("Your persona may not reach the connection {:?}.", whole(name, 128)),
-        "list_connections names those that you may.",
-    )
 }
 
 pub(super) fn cancelled() -> ToolError {

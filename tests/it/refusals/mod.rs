@@ -227,6 +227,7 @@ fn input(reason: Reason) -> Input {
         Reason::ConnectionStarting => Input::Strained,
         Reason::ConnectionBusy => Input::Strained,
         Reason::ConnectionRoleRefused => Input::Strained,
+        Reason::IdUnknown => call("fetch", &json!({ "id": "tool:sql_qery" })),
         Reason::CallTimedOut => sql(slow),
         Reason::CancelledByCaller => Input::Strained,
         Reason::CancelledByShutdown => Input::Strained,

@@ -69,7 +69,8 @@ async fn the_platform_tells_who_asks_what_is_theirs() {
         (&info["user"], &info["persona"], &info["roles"], &info["version"]),
         (&json!("ada"), &json!("analyst"), &json!(["analyst"]), &json!("1.2.3"))
     );
-    let allowed = json!({"allowed": ["list_connections", "platform_info", "sql_query"], "withheld": 0});
+    let names = ["list_connections", "platform_info", "sql_describe", "sql_query", "sql_tables"];
+    let allowed = json!({"allowed": names, "withheld": 2});
     assert_eq!(info["tools"], allowed);
     assert_eq!(
         (&info["connections"]["allowed"][0]["name"], &info["connections"]["withheld"]),
@@ -84,7 +85,7 @@ async fn the_platform_tells_who_asks_what_is_theirs() {
     assert_eq!(told, text(&tools, "platform_info", persona(&["sales"])).await);
     let nobody: Value =
         serde_json::from_str(&text(&tools, "platform_info", Persona::default()).await).unwrap();
-    assert_eq!(nobody["tools"], json!({"allowed": [], "withheld": 3}));
+    assert_eq!(nobody["tools"], json!({"allowed": [], "withheld": 7}));
 }
 
 #[tokio::test]
@@ -96,15 +97,19 @@ async fn results_follow_their_schemas_and_definitions_are_stable() {
         assert!(jsonschema::validator_for(&definition["inputSchema"]).is_ok());
         assert_eq!(definition["annotations"]["readOnlyHint"], json!(true));
         let has_purpose = definition["inputSchema"]["properties"].get("purpose").is_some();
-        assert_eq!(has_purpose, definition["name"] == "sql_query");
-        if definition["name"] != "sql_query" {
+        let is_platform = ["list_connections", "platform_info"].contains(&tool.definition().name);
+        assert_eq!(has_purpose, !is_platform);
+        if is_platform {
             let result: Value =
                 serde_json::from_str(&text(&tools, tool.definition().name, persona(&["*"])).await).unwrap();
             assert!(schema.is_valid(&result), "{result}");
         }
     }
     let names: Vec<_> = tools.iter().map(|tool| tool.definition().name).collect();
-    assert_eq!(names, ["list_connections", "platform_info", "sql_query"]);
+    assert_eq!(
+        names,
+        ["fetch", "list_connections", "platform_info", "search", "sql_describe", "sql_query", "sql_tables"]
+    );
 }
 
 #[tokio::test]

@@ -54,6 +54,11 @@ async fn the_documented_questions_have_the_documented_answers() {
         json!({"sql": "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND obj_description(oid, 'pg_class') IS NULL"}),
     );
     assert_eq!(bare.await.unwrap()["rows"], json!([]));
+    let bare = call(
+        &tool,
+        json!({"sql": "SELECT attrelid::regclass, attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND attnum > 0 AND col_description(attrelid, attnum) IS NULL"}),
+    );
+    assert_eq!(bare.await.unwrap()["rows"], json!([]));
     let keys =
         call(&tool, json!({"sql": "SELECT count(*) FROM pg_constraint WHERE contype = 'f'"})).await.unwrap();
     assert_eq!(keys["rows"][0][0], json!(15));
