@@ -17,7 +17,7 @@ use super::{Peer, Problem, State, StoreState, authenticate, client_of, refuse};
 use crate::auth::{AuditAccess, Persona, Principal};
 use crate::dispatch::Client;
 use crate::event::Transport;
-use crate::query::{Error, Filter};
+use crate::query::{Error, Filter, PARAMETERS};
 use crate::refusal::{Place, Reason, Refusal, Surface};
 
 /// How soon a client may ask again while the store is away, seconds.
@@ -32,6 +32,17 @@ pub(super) async fn events(
 ) -> Response {
     let route = "GET /api/v1/admin/audit/events";
     answer(&state, peer, &headers, route, async |reader: &Reader<'_>| reader.events(pairs).await).await
+}
+
+/// `GET /api/v1/admin/audit/events/count`
+pub(super) async fn count(
+    Extract(state): Extract<Arc<State>>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>,
+) -> Response {
+    let route = "GET /api/v1/admin/audit/events/count";
+    answer(&state, peer, &headers, route, async |reader: &Reader<'_>| reader.count(pairs).await).await
 }
 
 /// `GET /api/v1/admin/audit/events/{id}`
@@ -66,6 +77,26 @@ async fn answer(
     }
 }
 
+/// What the parameters of a request ask for.
+struct Asked {
+    filter: Filter,
+    /// The parameters as given, for the record.
+    query: Value,
+}
+
+impl Asked {
+    fn read(pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>) -> Result<Self, Problem> {
+        let QueryString(pairs) = pairs.map_err(|rejected| bad(rejected.body_text()))?;
+        let filter = Filter::parse(&pairs).map_err(|error| bad(error.to_string()))?;
+        let query = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+        Ok(Self { filter, query: Value::Object(query) })
+    }
+}
+
+fn bad(cause: String) -> Problem {
+    Problem::new(Reason::BadParameter, cause, &format!("Parameters: {}.", PARAMETERS.join(" ")))
+}
+
 /// Who reads.
 struct Reader<'a> {
     state: &'a State,
@@ -79,17 +110,23 @@ impl Reader<'_> {
         &self,
         pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>,
     ) -> Result<Response, Problem> {
-        let bad = |cause: String| {
-            let hint = "Parameters: limit cursor user_id tool_name toolkit_kind connection persona success event_kind \
-                        session_id trace_id start_time end_time.";
-            Problem::new(Reason::BadParameter, cause, hint)
-        };
-        let QueryString(pairs) = pairs.map_err(|rejected| bad(rejected.body_text()))?;
-        let filter = Filter::parse(&pairs).map_err(|error| bad(error.to_string()))?;
-        let asked = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-        self.record("events", &Value::Object(asked)).await?;
+        let Asked { filter, query } = Asked::read(pairs)?;
+        self.record("events", &query).await?;
         self.current()?;
         Ok(fresh(Json(self.state.query.events(&filter).await.map_err(problem_of)?)))
+    }
+
+    async fn count(
+        &self,
+        pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>,
+    ) -> Result<Response, Problem> {
+        let Asked { filter, query } = Asked::read(pairs)?;
+        if let Some(name) = ["limit", "cursor"].into_iter().find(|name| query.get(name).is_some()) {
+            return Err(bad(format!("{name} is of pages, and a count has none; leave it out")));
+        }
+        self.record("count", &query).await?;
+        self.current()?;
+        Ok(fresh(Json(self.state.query.count(&filter, None).await.map_err(problem_of)?)))
     }
 
     async fn event(&self, path: Result<Path<String>, PathRejection>) -> Result<Response, Problem> {
