@@ -409,7 +409,7 @@ pub fn default_personas() -> BTreeMap<String, PersonaConfig> {
     BTreeMap::from([
         persona("admin", everything(), everything(), true),
         persona("analyst", only(&["platform_info", "list_connections", "sql_*"]), everything(), false),
-        persona("auditor", only(&["platform_info"]), Rules::default(), true),
+        persona("auditor", only(&["platform_info", "audit_*"]), Rules::default(), true),
     ])
 }
 

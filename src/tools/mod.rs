@@ -4,6 +4,7 @@
 
 mod about;
 mod arguments;
+pub mod audit;
 mod connections;
 mod postgres;
 pub mod schema;
@@ -27,6 +28,7 @@ use uuid::Uuid;
 
 use crate::auth::{Persona, Principal};
 use crate::base::sha256_hex;
+use crate::dispatch::Client;
 use crate::redact::Shape;
 use crate::refusal::Reason;
 
@@ -136,6 +138,8 @@ pub struct CallContext {
     pub principal: Arc<Principal>,
     /// What the caller may reach.
     pub persona: Arc<Persona>,
+    /// What is known of the peer.
+    pub client: Arc<Client>,
     /// Fires when the call is cancelled or its deadline passed; downstream work must be stopped then.
     pub cancel: CancellationToken,
 }
@@ -185,12 +189,19 @@ impl Toolbox {
     }
 }
 
-/// The built-in tools over `connections`.
+/// The built-in tools over `connections`, and those over the audit where there is a `book` of it.
 #[must_use]
-pub fn toolbox(connections: Arc<Connections>, about: About) -> Toolbox {
-    let list = ListConnections::new(Arc::clone(&connections));
-    let query = SqlQuery::new(Arc::clone(&connections));
-    let names = vec![list.definition().name, query.definition().name, "platform_info"];
-    let info = PlatformInfo::new(about, names, connections);
-    Toolbox::default().with(info).with(list).with(query)
+pub fn toolbox(
+    connections: Arc<Connections>,
+    about: About,
+    book: Option<Arc<dyn audit::AuditBook>>,
+) -> Toolbox {
+    let mut tools = Toolbox::default()
+        .with(ListConnections::new(Arc::clone(&connections)))
+        .with(SqlQuery::new(Arc::clone(&connections)));
+    if let Some(book) = book {
+        tools = tools.with(audit::Search::new(Arc::clone(&book))).with(audit::One::new(book));
+    }
+    let names = tools.iter().map(|tool| tool.definition().name).chain(["platform_info"]).collect();
+    tools.with(PlatformInfo::new(about, names, connections))
 }
