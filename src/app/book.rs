@@ -12,7 +12,7 @@ use crate::audit::{Reader, refusal_of};
 use crate::auth::Auth;
 use crate::base::{Clock, Timestamp, planted, whole};
 use crate::consumer::{StoreState, StoreStatus};
-use crate::query::{EventRow, Filter, Query};
+use crate::query::{EventRow, Filter, Overview, Query};
 use crate::refusal::Reason;
 use crate::tools::audit::{AuditBook, COUNT_MAX, Conditions, PAGE_DEFAULT, PAGE_MAX, Read};
 use crate::tools::{CallContext, ToolError, ToolResult};
@@ -34,6 +34,15 @@ struct Found {
     total_text: String,
     total_capped: bool,
     next_cursor: Option<String>,
+    start_time: Option<Timestamp>,
+    end_time: Option<Timestamp>,
+}
+
+/// What `audit_overview` gives.
+#[derive(Serialize)]
+struct Counted {
+    #[serde(flatten)]
+    counts: Overview,
     start_time: Option<Timestamp>,
     end_time: Option<Timestamp>,
 }
@@ -128,6 +137,21 @@ impl Book {
         })
     }
 
+    async fn counted(
+        &self,
+        context: &CallContext,
+        filter: &Filter,
+        asked: &Value,
+    ) -> Result<ToolResult, ToolError> {
+        let rows = self.open(context, "overview", asked).await?;
+        let counts = rows.overview(filter).await.map_err(refusal_of)?;
+        ToolResult::from_serialize(&Counted {
+            counts,
+            start_time: filter.start_time,
+            end_time: filter.end_time,
+        })
+    }
+
     async fn one(&self, context: &CallContext, id: Uuid) -> Result<ToolResult, ToolError> {
         let rows = self.open(context, "event", &json!({ "id": id })).await?;
         let event = rows.event(id).await.map_err(refusal_of)?;
@@ -139,19 +163,19 @@ impl Book {
     }
 
     /// The conditions as the rows take them, with times that are fixed from now on.
-    fn filter(&self, conditions: Conditions) -> Result<(Filter, Value), ToolError> {
+    fn filter(&self, tool: &str, conditions: Conditions) -> Result<(Filter, Value), ToolError> {
         let now = self.clock.now();
         let mut pairs = conditions.pairs;
         for (name, value) in &mut pairs {
             if matches!(name.as_str(), "start_time" | "end_time") {
-                *value = Timestamp::read(value, now).map_err(|_| bad_time(name, value))?.to_string();
+                *value = Timestamp::read(value, now).map_err(|_| bad_time(tool, name, value))?.to_string();
             }
         }
         let limit = conditions.limit.unwrap_or(PAGE_DEFAULT).min(PAGE_MAX);
         pairs.push(("limit".to_owned(), limit.to_string()));
         let filter = Filter::parse(&pairs).map_err(|error| {
             let hint = "See the tool's input schema.";
-            ToolError::new(Reason::ArgumentInvalid, format!("audit_search: {error}."), hint)
+            ToolError::new(Reason::ArgumentInvalid, format!("{tool}: {error}."), hint)
         })?;
         let asked = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
         Ok((filter, Value::Object(asked)))
@@ -160,9 +184,16 @@ impl Book {
 
 impl AuditBook for Book {
     fn search(&self, conditions: Conditions) -> Result<Read, ToolError> {
-        let (filter, asked) = self.filter(conditions)?;
+        let (filter, asked) = self.filter("audit_search", conditions)?;
         let book = self.clone();
         let read = async move |context: CallContext| book.found(&context, &filter, &asked).await;
+        Ok(boxed(read))
+    }
+
+    fn overview(&self, conditions: Conditions) -> Result<Read, ToolError> {
+        let (filter, asked) = self.filter("audit_overview", conditions)?;
+        let book = self.clone();
+        let read = async move |context: CallContext| book.counted(&context, &filter, &asked).await;
         Ok(boxed(read))
     }
 
@@ -180,10 +211,10 @@ where
     Box::new(move |context| -> BoxFuture<'static, _> { Box::pin(read(context)) })
 }
 
-fn bad_time(name: &str, value: &str) -> ToolError {
+fn bad_time(tool: &str, name: &str, value: &str) -> ToolError {
     ToolError::new(
         Reason::ArgumentInvalid,
-        format!("audit_search: {name} {:?} is no time.", whole(value, 128)),
+        format!("{tool}: {name} {:?} is no time.", whole(value, 128)),
         "Give an RFC 3339 time like 2026-01-31T09:30:00Z, `now`, or a span before now like -24h (s, m, h, d).",
     )
 }

@@ -6,10 +6,12 @@
 mod cursor;
 mod error;
 mod filter;
+mod overview;
 mod row;
 
 pub use error::Error;
 pub use filter::{Filter, FilterError, LIMIT_DEFAULT, LIMIT_MAX, PARAMETERS};
+pub use overview::{Group, NAMES_MAX, Overview, Share};
 pub use row::{Detail, EventRow, Proof};
 
 use std::sync::OnceLock;

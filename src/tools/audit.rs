@@ -1,4 +1,4 @@
-//! `audit_search` and `audit_event`: the audit for an agent that may read it. Its readings are in the audit as well.
+//! `audit_overview`, `audit_search` and `audit_event`: the audit for an agent that may read it. Its readings are in the audit as well.
 //!
 //! Knows neither events nor rows: what there is to read is behind [`AuditBook`].
 
@@ -32,6 +32,12 @@ pub trait AuditBook: Send + Sync + 'static {
     /// # Errors
     /// `argument_invalid` names the condition that is not understood.
     fn search(&self, conditions: Conditions) -> Result<Read, ToolError>;
+
+    /// How many events there are by tool, persona, type and reason.
+    ///
+    /// # Errors
+    /// As [`AuditBook::search`].
+    fn overview(&self, conditions: Conditions) -> Result<Read, ToolError>;
 
     /// One event, or the end of one call, with everything that is known and what proves its place in the log.
     fn event(&self, id: Uuid) -> Read;
@@ -119,6 +125,41 @@ impl Tool for Search {
 fn wrong_type(name: &str) -> ToolError {
     let message = format!("audit_search: argument {name:?} has another type.");
     ToolError::new(Reason::ArgumentInvalid, message, "See the tool's input schema.")
+}
+
+/// `audit_overview`
+pub struct Overview {
+    definition: Definition,
+    book: Arc<dyn AuditBook>,
+}
+
+impl Overview {
+    /// Counts in `book`.
+    #[must_use]
+    pub fn new(book: Arc<dyn AuditBook>) -> Self {
+        Self { definition: overview_definition(), book }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Span {
+    start_time: Option<String>,
+    end_time: Option<String>,
+    user: Option<String>,
+}
+
+impl Tool for Overview {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError> {
+        let Span { start_time, end_time, user } =
+            arguments::read("audit_overview", &["start_time", "end_time", "user"], arguments)?;
+        let given = [("start_time", start_time), ("end_time", end_time), ("user_id", user)];
+        let pairs = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        Ok(Box::new(Reading { read: self.book.overview(Conditions { pairs, limit: None })? }))
+    }
 }
 
 /// `audit_event`
@@ -237,6 +278,52 @@ fn search_definition() -> Definition {
                 "end_time": text
             },
             "required": ["events", "total", "total_text", "total_capped", "next_cursor", "start_time", "end_time"],
+            "additionalProperties": false
+        }),
+        annotations: annotations(),
+    }
+    .prepare("audit", true)
+}
+
+fn overview_definition() -> Definition {
+    let argument =
+        |about: &str| json!({"type": "string", "minLength": 1, "maxLength": 1024, "description": about});
+    let properties: serde_json::Map<String, Value> = CONDITIONS
+        .iter()
+        .filter(|(name, ..)| ["user", "start_time", "end_time"].contains(name))
+        .map(|(name, _, about)| ((*name).to_owned(), argument(about)))
+        .collect();
+    let group = json!({
+        "type": "object",
+        "properties": {
+            "shares": {"type": "array", "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
+                "required": ["name", "count"],
+                "additionalProperties": false
+            }},
+            "total": {"type": "integer", "description": "Names in all, those that are not listed too."}
+        },
+        "required": ["shares", "total"],
+        "additionalProperties": false
+    });
+    DefinitionSource {
+        name: "audit_overview",
+        title: "Overview of the audit",
+        description: "Counts the events of the audit by tool, persona, type (how a call ended) and reason of refusals and \
+                      failures, the most frequent first. Each list has at most 100 names, with the number of all beside \
+                      it; the counts are exact. audit_search shows the events. This reading is recorded before it is done."
+            .to_owned(),
+        input_schema: json!({"type": "object", "properties": properties, "additionalProperties": false}),
+        output_schema: json!({
+            "type": "object",
+            "properties": {
+                "total": {"type": "integer", "description": "Events in all."},
+                "by_tool": group, "by_persona": group, "by_event": group, "by_reason": group,
+                "start_time": {"type": ["string", "null"], "description": "As it was understood."},
+                "end_time": {"type": ["string", "null"]}
+            },
+            "required": ["total", "by_tool", "by_persona", "by_event", "by_reason", "start_time", "end_time"],
             "additionalProperties": false
         }),
         annotations: annotations(),

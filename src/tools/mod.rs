@@ -200,7 +200,10 @@ pub fn toolbox(
         .with(ListConnections::new(Arc::clone(&connections)))
         .with(SqlQuery::new(Arc::clone(&connections)));
     if let Some(book) = book {
-        tools = tools.with(audit::Search::new(Arc::clone(&book))).with(audit::One::new(book));
+        tools = tools
+            .with(audit::Search::new(Arc::clone(&book)))
+            .with(audit::Overview::new(Arc::clone(&book)))
+            .with(audit::One::new(book));
     }
     let names = tools.iter().map(|tool| tool.definition().name).chain(["platform_info"]).collect();
     tools.with(PlatformInfo::new(about, names, connections))

@@ -94,6 +94,21 @@ async fn an_auditor_investigates_and_its_readings_are_in_the_audit() {
     let (none, _) = ask(&auditor, "audit_search", json!({ "user": "nobody" })).await;
     assert_eq!((&none["events"], &none["total"]), (&json!([]), &json!(0)));
 
+    let (counts, _) =
+        ask(&auditor, "audit_overview", json!({ "user": "analyst", "start_time": "-1h" })).await;
+    let group = |shares: &[(&str, u64)]| {
+        let listed: Vec<_> =
+            shares.iter().map(|(name, count)| json!({ "name": name, "count": count })).collect();
+        json!({ "shares": listed, "total": shares.len() })
+    };
+    assert_eq!(counts["total"], 3);
+    assert_eq!(counts["by_tool"], group(&[("audit_search", 2), ("platform_info", 1)]));
+    assert_eq!(counts["by_persona"], group(&[("analyst", 3)]));
+    assert_eq!(counts["by_event"], group(&[("tool_call.denied", 2), ("tool_call.completed", 1)]));
+    assert_eq!(counts["by_reason"], group(&[("tool_not_allowed", 2)]));
+    let (none, _) = ask(&auditor, "audit_overview", json!({ "user": "nobody" })).await;
+    assert_eq!((&none["total"], &none["by_tool"]), (&json!(0), &json!({ "shares": [], "total": 0 })));
+
     // Each of these readings is an event of its own beside its call, and durable before it.
     let events = of_user(&server, "auditor");
     let read = |event: &Decoded| match &event.facts {
@@ -103,7 +118,10 @@ async fn an_auditor_investigates_and_its_readings_are_in_the_audit() {
     let mut views: Vec<_> = events.iter().filter_map(read).collect();
     views.sort();
     let of = |view: &str| (view.to_owned(), true);
-    assert_eq!(views, [of("event"), of("events"), of("events"), of("events")]);
+    assert_eq!(
+        views,
+        [of("event"), of("events"), of("events"), of("events"), of("overview"), of("overview")]
+    );
     for call in [search, one] {
         let (_, row) = auditor.get(&format!("{EVENTS}/{call}")).await.unwrap();
         let row = if row["event_kind"].is_string() {
@@ -173,7 +191,9 @@ async fn what_may_not_or_cannot_be_read_is_refused_with_its_event() {
     assert_eq!(made.code, Some(0), "{}", made.stderr);
     let curious = Caller::with_key(&server, made.stdout.trim_end());
     let id = "0198c0de-0000-7000-8000-000000000000";
-    for (tool, arguments) in [("audit_search", json!({})), ("audit_event", json!({ "id": id }))] {
+    for (tool, arguments) in
+        [("audit_search", json!({})), ("audit_overview", json!({})), ("audit_event", json!({ "id": id }))]
+    {
         let error = refused(&curious, tool, arguments).await;
         assert_eq!(
             (&error["code"], &error["category"]),
@@ -184,8 +204,8 @@ async fn what_may_not_or_cannot_be_read_is_refused_with_its_event() {
     let events = of_user(&server, "curious");
     let refusals =
         events.iter().filter(|event| matches!(&event.facts, Facts::AuditQueried(read) if !read.authorized));
-    assert_eq!(refusals.count(), 2);
-    assert_eq!(events.iter().filter(|event| event.kind == Kind::ToolCallFailed).count(), 2);
+    assert_eq!(refusals.count(), 3);
+    assert_eq!(events.iter().filter(|event| event.kind == Kind::ToolCallFailed).count(), 3);
 
     let admin = Caller::new(&server);
     let error = refused(&admin, "audit_event", json!({ "id": id })).await;
@@ -210,7 +230,9 @@ async fn a_store_that_is_away_is_said_and_never_an_empty_answer() {
     let server = home.serve_front(&nowhere, &[]).await;
     let admin = Caller::new(&server);
     let id = "0198c0de-0000-7000-8000-000000000000";
-    for (tool, arguments) in [("audit_search", json!({})), ("audit_event", json!({ "id": id }))] {
+    for (tool, arguments) in
+        [("audit_search", json!({})), ("audit_overview", json!({})), ("audit_event", json!({ "id": id }))]
+    {
         let error = refused(&admin, tool, arguments).await;
         assert_eq!(
             (&error["code"], &error["retry_after_s"]),

@@ -205,7 +205,10 @@ async fn both_eras_are_served_over_stdio_and_their_rows_say_so() {
     let listed = old.ask(3, "tools/list", json!({})).await;
     let names: Vec<_> =
         listed["result"]["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
-    assert_eq!(names, ["audit_event", "audit_search", "list_connections", "platform_info", "sql_query"]);
+    assert_eq!(
+        names,
+        ["audit_event", "audit_overview", "audit_search", "list_connections", "platform_info", "sql_query"]
+    );
     // Several at once, each answered under its id.
     for n in 10..30 {
         let sql = format!("SELECT {n} AS n");
