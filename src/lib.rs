@@ -1,11 +1,12 @@
 //! Annals: an MCP platform that can prove what AI agents did.
 //!
 //! Modules in the order in which a call's data meets them: [`http`], [`mcp`], [`auth`], [`dispatch`], [`tools`],
-//! [`event`], [`log`], [`consumer`], [`projection`], [`query`]; [`verify`] compares the two ends, [`backup`] copies them. Below them
+//! [`event`], [`log`], [`consumer`], [`projection`], [`query`], [`audit`]; [`verify`] compares the two ends, [`backup`] copies them. Below them
 //! [`refusal`], [`db`], [`config`], [`redact`], [`telemetry`] and [`base`]; [`app`] composes. `docs/architecture.md` walks through
 //! them.
 
 pub mod app;
+pub mod audit;
 pub mod auth;
 pub mod backup;
 pub mod base;

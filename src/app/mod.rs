@@ -3,6 +3,7 @@
 mod adopt;
 mod backup;
 mod banner;
+mod book;
 mod control;
 mod data_dir;
 pub mod digest_key;

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::banner::Banner;
+use super::book::Book;
 use super::retention::{self, Retention};
 use super::stdio::{self, Stdio};
 use super::store;
@@ -273,7 +274,18 @@ impl Front<'_> {
             ack: ack.as_str().into(),
             limits: config.limits.dispatch(),
         };
-        let toolbox = Arc::new(toolbox(Arc::clone(&services.connections), about));
+        let auth =
+            Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes))
+                .with_flood_limits(config.limits.flood());
+        auth.register(registry);
+        let auth = Arc::new(auth);
+        let book = Arc::new(Book::new(
+            Arc::clone(&auth),
+            Arc::clone(&services.query),
+            Arc::clone(lanes.clock()),
+            services.status.subscribe(),
+        ));
+        let toolbox = Arc::new(toolbox(Arc::clone(&services.connections), about, Some(book)));
         let dispatch = Arc::new(Dispatch::recording(
             Arc::clone(&lanes),
             toolbox,
@@ -288,11 +300,6 @@ impl Front<'_> {
             sessions_per_key_max: config.limits.sessions_per_key_max,
             idle: Duration::from_millis(config.limits.session_idle_ms),
         };
-        let auth =
-            Auth::new(Arc::clone(&services.keys), config.personas()?, self.admin_key, Arc::clone(&lanes))
-                .with_flood_limits(config.limits.flood());
-        auth.register(registry);
-        let auth = Arc::new(auth);
         services.background.spawn("counts of refusals", {
             let (auth, stop) = (Arc::clone(&auth), services.background.cancel_token().clone());
             async move { auth.record_counts(stop).await }

@@ -26,6 +26,18 @@ pub enum Category {
 }
 
 impl Category {
+    /// Every category.
+    pub const ALL: [Self; 8] = [
+        Self::Auth,
+        Self::Authz,
+        Self::Validation,
+        Self::RateLimit,
+        Self::Upstream,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::Internal,
+    ];
+
     /// The category as it is written in events, rows and answers.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -66,6 +66,36 @@ impl Timestamp {
     }
 }
 
+impl Timestamp {
+    /// Reads what people write for a time: RFC 3339, `now`, or `-` and a whole number of `s`, `m`, `h` or `d` before `now`.
+    ///
+    /// # Errors
+    /// [`TimestampError`] when it is none of these, or lies outside the years 0 to 9999.
+    pub fn read(text: &str, now: Self) -> Result<Self, TimestampError> {
+        let ago = match text {
+            "now" => Some(0),
+            _ => text.strip_prefix('-').and_then(micros_of),
+        };
+        let Some(ago) = ago else { return text.parse() };
+        let at = now.0.checked_sub(ago).map(Self).filter(|at| at.has_written_form());
+        at.ok_or_else(|| TimestampError { text: super::whole(text, 64).into_owned() })
+    }
+}
+
+/// The microseconds of a span like `24h`.
+fn micros_of(span: &str) -> Option<i64> {
+    let seconds = match span.chars().last()? {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return None,
+    };
+    let number =
+        span.get(..span.len() - 1).filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))?;
+    number.parse::<i64>().ok()?.checked_mul(seconds)?.checked_mul(1_000_000)
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.to_offset();
@@ -155,6 +185,27 @@ mod tests {
         assert_eq!(at.to_string(), "2025-11-30T16:47:08.000042Z");
         assert_eq!(at.to_string().parse(), Ok(at));
         assert_eq!("2025-11-30T17:47:08.000042+01:00".parse(), Ok(at));
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let now: Timestamp = "2026-01-31T09:30:00Z".parse().unwrap();
+        let read = |text: &str| Timestamp::read(text, now).map(|at| at.to_string()).ok();
+        for (text, at) in [
+            ("now", "2026-01-31T09:30:00.000000Z"),
+            ("-24h", "2026-01-30T09:30:00.000000Z"),
+            ("-90s", "2026-01-31T09:28:30.000000Z"),
+            ("-30m", "2026-01-31T09:00:00.000000Z"),
+            ("-7d", "2026-01-24T09:30:00.000000Z"),
+            ("2026-01-31T10:30:00+01:00", "2026-01-31T09:30:00.000000Z"),
+        ] {
+            assert_eq!(read(text).as_deref(), Some(at), "{text}");
+        }
+        for text in
+            ["", "-", "-h", "24h", "-1w", "--1h", "-+1h", "-1.5h", "-é", "-99999999999d", "-800000d", "Now"]
+        {
+            assert_eq!(read(text), None, "{text}");
+        }
     }
 
     #[test]

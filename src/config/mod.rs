@@ -438,7 +438,7 @@ pub fn default_personas() -> BTreeMap<String, PersonaConfig> {
             everything(),
             false,
         ),
-        persona("auditor", only(&["platform_info"]), Rules::default(), true),
+        persona("auditor", only(&["platform_info", "audit_*"]), Rules::default(), true),
     ])
 }
 

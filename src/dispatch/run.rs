@@ -181,6 +181,7 @@ async fn with_intent(inner: Arc<Inner>, request: CallRequest, decided: Decided) 
         call_id: request.call_id,
         principal: Arc::clone(&request.principal),
         persona: Arc::clone(&request.persona),
+        client: Arc::new(request.client.clone()),
         cancel: cancel.clone(),
     };
     let recorded = lanes.record_in(for_intent, intent);

@@ -447,7 +447,7 @@ pub struct AuditQueried {
     pub key_id: Option<Uuid>,
     /// The persona that allowed it, or would not.
     pub persona: String,
-    /// What is read: `events`, `event`.
+    /// What is read: `events`, `count`, `overview`, `event`.
     pub view: String,
     /// False when the persona may not read the audit; nothing was read then.
     pub authorized: bool,

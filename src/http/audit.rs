@@ -14,14 +14,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Peer, Problem, State, StoreState, authenticate, client_of, refuse};
-use crate::auth::{AuditAccess, Persona, Principal};
+use crate::audit;
+use crate::auth::{Persona, Principal};
 use crate::dispatch::Client;
 use crate::event::Transport;
-use crate::query::{Error, Filter};
+use crate::query::{Error, Filter, PARAMETERS, Query};
 use crate::refusal::{Place, Reason, Refusal, Surface};
-
-/// How soon a client may ask again while the store is away, seconds.
-const STORE_RETRY_S: u32 = 5;
 
 /// `GET /api/v1/admin/audit/events`
 pub(super) async fn events(
@@ -32,6 +30,17 @@ pub(super) async fn events(
 ) -> Response {
     let route = "GET /api/v1/admin/audit/events";
     answer(&state, peer, &headers, route, async |reader: &Reader<'_>| reader.events(pairs).await).await
+}
+
+/// `GET /api/v1/admin/audit/events/count`
+pub(super) async fn count(
+    Extract(state): Extract<Arc<State>>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>,
+) -> Response {
+    let route = "GET /api/v1/admin/audit/events/count";
+    answer(&state, peer, &headers, route, async |reader: &Reader<'_>| reader.count(pairs).await).await
 }
 
 /// `GET /api/v1/admin/audit/events/{id}`
@@ -66,6 +75,26 @@ async fn answer(
     }
 }
 
+/// What the parameters of a request ask for.
+struct Asked {
+    filter: Filter,
+    /// The parameters as given, for the record.
+    query: Value,
+}
+
+impl Asked {
+    fn read(pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>) -> Result<Self, Problem> {
+        let QueryString(pairs) = pairs.map_err(|rejected| bad(rejected.body_text()))?;
+        let filter = Filter::parse(&pairs).map_err(|error| bad(error.to_string()))?;
+        let query = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+        Ok(Self { filter, query: Value::Object(query) })
+    }
+}
+
+fn bad(cause: String) -> Problem {
+    Problem::new(Reason::BadParameter, cause, format!("Parameters: {}.", PARAMETERS.join(" ")))
+}
+
 /// Who reads.
 struct Reader<'a> {
     state: &'a State,
@@ -79,17 +108,21 @@ impl Reader<'_> {
         &self,
         pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>,
     ) -> Result<Response, Problem> {
-        let bad = |cause: String| {
-            let hint = "Parameters: limit cursor user_id tool_name toolkit_kind connection persona success event_kind \
-                        session_id trace_id start_time end_time.";
-            Problem::new(Reason::BadParameter, cause, hint)
-        };
-        let QueryString(pairs) = pairs.map_err(|rejected| bad(rejected.body_text()))?;
-        let filter = Filter::parse(&pairs).map_err(|error| bad(error.to_string()))?;
-        let asked = pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-        self.record("events", &Value::Object(asked)).await?;
-        self.current()?;
-        Ok(fresh(Json(self.state.query.events(&filter).await.map_err(problem_of)?)))
+        let Asked { filter, query } = Asked::read(pairs)?;
+        let rows = self.open("events", &query).await?;
+        Ok(fresh(Json(rows.events(&filter).await.map_err(problem_of)?)))
+    }
+
+    async fn count(
+        &self,
+        pairs: Result<QueryString<Vec<(String, String)>>, QueryRejection>,
+    ) -> Result<Response, Problem> {
+        let Asked { filter, query } = Asked::read(pairs)?;
+        if let Some(name) = ["limit", "cursor"].into_iter().find(|name| query.get(name).is_some()) {
+            return Err(bad(format!("{name} is of pages, and a count has none; leave it out")));
+        }
+        let rows = self.open("count", &query).await?;
+        Ok(fresh(Json(rows.count(&filter, None).await.map_err(problem_of)?)))
     }
 
     async fn event(&self, path: Result<Path<String>, PathRejection>) -> Result<Response, Problem> {
@@ -97,9 +130,8 @@ impl Reader<'_> {
         let id = path.ok().and_then(|Path(id)| Uuid::parse_str(&id).ok());
         let message = "The event's id must be a UUID.";
         let id = id.ok_or_else(|| Problem::new(Reason::BadEventId, message, hint))?;
-        self.record("event", &serde_json::json!({ "id": id })).await?;
-        self.current()?;
-        let event = self.state.query.event(id).await.map_err(problem_of)?;
+        let rows = self.open("event", &serde_json::json!({ "id": id })).await?;
+        let event = rows.event(id).await.map_err(problem_of)?;
         let event = event.ok_or_else(|| {
             let message = format!("There is no event {id} in the store.");
             Problem::new(Reason::EventNotFound, message, hint)
@@ -107,51 +139,33 @@ impl Reader<'_> {
         Ok(fresh(Json(event)))
     }
 
-    /// Refuses when the rows stopped following the log: what is there would look like all there is.
-    fn current(&self) -> Result<(), Problem> {
-        match (self.state.readiness)().store {
-            StoreState::LogDiverged | StoreState::LogCorrupt => {
-                let message = "The rows do not follow the log any more, so they are not shown.";
-                Err(unavailable(Reason::StoreStopped, message))
-            }
-            StoreState::Starting | StoreState::Ok | StoreState::Degraded => Ok(()),
-        }
-    }
-
-    /// Makes the reading durable, and refuses whoever may not read.
-    async fn record(&self, view: &'static str, query: &Value) -> Result<(), Problem> {
-        let access = self.state.auth.audit_access(self.principal, self.persona, view, query, self.client);
-        access.await.map_err(|error| match error {
-            AuditAccess::Forbidden(refusal) => refusal.into(),
-            AuditAccess::Unavailable { refusal, retry_after_s } => {
-                Problem::retry_after(refusal, retry_after_s)
-            }
-        })
+    /// The rows, once the reading is recorded and allowed.
+    async fn open(&self, view: &'static str, asked: &Value) -> Result<&Query, Problem> {
+        let follows = || match (self.state.readiness)().store {
+            StoreState::LogDiverged | StoreState::LogCorrupt => false,
+            StoreState::Starting | StoreState::Ok | StoreState::Degraded => true,
+        };
+        let reader = audit::Reader {
+            auth: &self.state.auth,
+            follows: &follows,
+            principal: self.principal,
+            persona: self.persona,
+            client: self.client,
+        };
+        reader.open(&self.state.query, view, asked).await.map_err(problem)
     }
 }
 
-fn unavailable(reason: Reason, message: &str) -> Problem {
-    let hint = "Try again later; /readyz says what is not well.";
-    Problem::retry_after(Refusal::new(reason, message, hint), STORE_RETRY_S)
+/// Over REST the time to try again stands in a header.
+fn problem(refusal: Refusal) -> Problem {
+    match refusal.retry_after_s {
+        Some(seconds) => Problem::retry_after(Refusal { retry_after_s: None, ..refusal }, seconds),
+        None => refusal.into(),
+    }
 }
 
 fn problem_of(error: Error) -> Problem {
-    match error {
-        Error::Starting | Error::Unavailable { .. } => {
-            tracing::warn!(error = ?error, "the audit could not be read");
-            let message = "The audit store is not available. Recording goes on; nothing is lost.";
-            unavailable(Reason::StoreUnavailable, message)
-        }
-        Error::Cursor(cause) => {
-            let hint = "Use `next_cursor` as it was given, with the same filters, or start without one.";
-            Problem::new(Reason::BadCursor, format!("The cursor is not valid: {cause}."), hint)
-        }
-        Error::Internal { cause } => {
-            tracing::error!(error = %cause, "the audit store gave an unexpected answer");
-            let hint = "Try again; when it persists, give the operator the time of this request.";
-            Problem::new(Reason::StoreFailed, "The audit could not be read.", hint)
-        }
-    }
+    problem(audit::refusal_of(error))
 }
 
 fn fresh(body: impl IntoResponse) -> Response {

@@ -23,6 +23,8 @@ pub enum Route {
     Mcp,
     /// The audit's events.
     AuditEvents,
+    /// How many there are.
+    AuditCount,
     /// One of them.
     AuditEvent,
     /// Nothing is to be indexed.
@@ -39,6 +41,7 @@ impl Route {
         Self::Root,
         Self::Mcp,
         Self::AuditEvents,
+        Self::AuditCount,
         Self::AuditEvent,
         Self::Robots,
         Self::Healthz,
@@ -52,6 +55,7 @@ impl Route {
             Self::Root => ("/", "POST, DELETE", Surface::Mcp, CALLS),
             Self::Mcp => ("/mcp", "POST, DELETE", Surface::Mcp, CALLS),
             Self::AuditEvents => ("/api/v1/admin/audit/events", "GET", Surface::Rest, READS),
+            Self::AuditCount => ("/api/v1/admin/audit/events/count", "GET", Surface::Rest, READS),
             Self::AuditEvent => ("/api/v1/admin/audit/events/{id}", "GET", Surface::Rest, READS),
             Self::Robots => ("/robots.txt", "GET", Surface::Rest, OPEN),
             Self::Healthz => ("/healthz", "GET", Surface::Rest, OPEN),
@@ -70,6 +74,7 @@ impl Route {
         let handler = match self {
             Self::Root | Self::Mcp => return any(mcp::endpoint),
             Self::AuditEvents => get(audit::events),
+            Self::AuditCount => get(audit::count),
             Self::AuditEvent => get(audit::event),
             Self::Robots => get(health::robots),
             Self::Healthz => get(health::healthz),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::base::{Timestamp, clip, sha256, whole};
+use crate::base::{Category, Timestamp, clip, sha256, whole};
 use crate::event::Kind;
 
 /// Events on a page when the caller does not say.
@@ -13,7 +13,7 @@ pub const LIMIT_MAX: u32 = 1_000;
 const VALUE_BYTES_MAX: usize = 1_024;
 
 /// Every parameter.
-pub const PARAMETERS: [&str; 13] = [
+pub const PARAMETERS: [&str; 15] = [
     "user_id",
     "tool_name",
     "toolkit_kind",
@@ -23,6 +23,8 @@ pub const PARAMETERS: [&str; 13] = [
     "session_id",
     "trace_id",
     "success",
+    "error_category",
+    "error_code",
     "start_time",
     "end_time",
     "limit",
@@ -59,6 +61,12 @@ pub struct Filter {
     /// How the call ended. Events that are no calls have none and match neither.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
+    /// What the refusal or failure is counted under, as [`Category::as_str`] writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_category: Option<String>,
+    /// The reason of the refusal or failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
     /// Not before this, by the event's `timestamp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Timestamp>,
@@ -84,6 +92,8 @@ impl Default for Filter {
             session_id: None,
             trace_id: None,
             success: None,
+            error_category: None,
+            error_code: None,
             start_time: None,
             end_time: None,
             limit: LIMIT_DEFAULT,
@@ -183,6 +193,14 @@ impl Filter {
             "connection" => self.connection = text,
             "persona" => self.persona = text,
             "session_id" => self.session_id = text,
+            "error_code" => self.error_code = text,
+            "error_category" => {
+                let known = Category::ALL.iter().any(|category| category.as_str() == value);
+                if !known {
+                    return Err(refuse(format!("one of {}", Category::ALL.map(Category::as_str).join(", "))));
+                }
+                self.error_category = text;
+            }
             "trace_id" => {
                 let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
                 if value.len() != 32 || !value.bytes().all(digit) {
@@ -210,7 +228,7 @@ impl Filter {
     }
 
     /// The conditions on text columns, by column name.
-    pub(super) fn texts(&self) -> [(&'static str, Option<&str>); 8] {
+    pub(super) fn texts(&self) -> [(&'static str, Option<&str>); 10] {
         [
             ("user_id", self.user_id.as_deref()),
             ("tool_name", self.tool_name.as_deref()),
@@ -220,6 +238,8 @@ impl Filter {
             ("event_kind", self.event_kind.as_deref()),
             ("session_id", self.session_id.as_deref()),
             ("trace_id", self.trace_id.as_deref()),
+            ("error_category", self.error_category.as_deref()),
+            ("error_code", self.error_code.as_deref()),
         ]
     }
 
@@ -305,6 +325,8 @@ mod tests {
             ("session_id", "s"),
             ("trace_id", "4bf92f3577b34da6a3ce929d0e0e4736"),
             ("success", "false"),
+            ("error_category", "authz"),
+            ("error_code", "tool_not_allowed"),
             ("start_time", "2026-01-31T09:30:00Z"),
             ("end_time", "2026-01-31T10:30:00+01:00"),
             ("limit", "1000"),
@@ -320,6 +342,8 @@ mod tests {
             session_id: Some("s".into()),
             trace_id: Some("4bf92f3577b34da6a3ce929d0e0e4736".into()),
             success: Some(false),
+            error_category: Some("authz".into()),
+            error_code: Some("tool_not_allowed".into()),
             start_time: time("2026-01-31T09:30:00Z"),
             end_time: time("2026-01-31T09:30:00Z"),
             limit: 1000,
@@ -336,7 +360,8 @@ mod tests {
             (
                 &[("user", "u")][..],
                 "\"user\" is not a parameter; accepted are user_id, tool_name, toolkit_kind, connection, persona, \
-                 event_kind, session_id, trace_id, success, start_time, end_time, limit, cursor",
+                 event_kind, session_id, trace_id, success, error_category, error_code, start_time, end_time, limit, \
+                 cursor",
             ),
             (&[("limit", "1"), ("limit", "1")], "limit is given more than once; give it once"),
             (&[("user_id", "")], "user_id is empty; leave it out or give the exact value to match"),
@@ -346,6 +371,11 @@ mod tests {
             (
                 &[("trace_id", "ABC")],
                 "trace_id \"ABC\" is not accepted; give 32 lower-case hexadecimal digits",
+            ),
+            (
+                &[("error_category", "auths")],
+                "error_category \"auths\" is not accepted; give one of auth, authz, validation, rate_limit, \
+                 upstream, timeout, cancelled, internal",
             ),
             (&[("success", "yes")], "success \"yes\" is not accepted; give true or false"),
             (

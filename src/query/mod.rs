@@ -6,10 +6,12 @@
 mod cursor;
 mod error;
 mod filter;
+mod overview;
 mod row;
 
 pub use error::Error;
 pub use filter::{Filter, FilterError, LIMIT_DEFAULT, LIMIT_MAX, PARAMETERS};
+pub use overview::{Group, NAMES_MAX, Overview, Share};
 pub use row::{Detail, EventRow, Proof};
 
 use std::sync::OnceLock;
@@ -35,6 +37,15 @@ pub struct Page {
     pub data: Vec<EventRow>,
     /// Pass it as `cursor`, with the same filters, for the next page; none on the last one.
     pub next_cursor: Option<String>,
+}
+
+/// How many events there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// Events found; the cap where there are more.
+    pub total: u64,
+    /// Whether there are more than the cap, so that `total` is no exact number.
+    pub capped: bool,
 }
 
 /// The reader of the audit.
@@ -100,6 +111,24 @@ impl Query {
         Ok(Page { data, next_cursor: None })
     }
 
+    /// How many events `filter` asks for, all pages together: its size of a page and its cursor count for nothing. With
+    /// `cap` nothing is looked at beyond that many and one.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store is away or too slow, [`Error::Internal`] otherwise.
+    pub async fn count(&self, filter: &Filter, cap: Option<u64>) -> Result<Count, Error> {
+        let mut query = QueryBuilder::<Postgres>::new("SELECT count(*) FROM (SELECT 1");
+        self.push_conditions(&mut query, filter);
+        if let Some(cap) = cap {
+            query.push(" LIMIT ").push_bind(i64::try_from(cap.saturating_add(1)).unwrap_or(i64::MAX));
+        }
+        query.push(") AS found");
+        let (found,): (i64,) = query.build_query_as().fetch_one(self.pool()?).await?;
+        let found = u64::try_from(found).unwrap_or_default();
+        let cap = cap.unwrap_or(u64::MAX);
+        Ok(Count { total: found.min(cap), capped: found > cap })
+    }
+
     /// The event with this id, or the terminal event of the call with this id; none when there is neither.
     ///
     /// # Errors
@@ -126,13 +155,10 @@ impl Query {
         }
     }
 
-    fn listing(&self, filter: &Filter, after: Option<&Cursor>) -> QueryBuilder<Postgres> {
-        let mut query = QueryBuilder::<Postgres>::new("SELECT ");
-        query
-            .push(LISTED_COLUMNS)
-            .push(" FROM public.audit_events WHERE event_kind <> ")
-            .push_bind(UNLISTED_KIND);
-        self.push_tenant(&mut query);
+    /// From which rows, and all conditions but the place in the list.
+    fn push_conditions(&self, query: &mut QueryBuilder<Postgres>, filter: &Filter) {
+        query.push(" FROM public.audit_events WHERE event_kind <> ").push_bind(UNLISTED_KIND);
+        self.push_tenant(query);
         for (column, value) in filter.texts() {
             if let Some(value) = value {
                 query.push(" AND ").push(column).push(" = ").push_bind(value.to_owned());
@@ -147,6 +173,12 @@ impl Query {
         if let Some(end) = filter.end_time {
             query.push(" AND \"timestamp\" < ").push_bind(end.to_offset());
         }
+    }
+
+    fn listing(&self, filter: &Filter, after: Option<&Cursor>) -> QueryBuilder<Postgres> {
+        let mut query = QueryBuilder::<Postgres>::new("SELECT ");
+        query.push(LISTED_COLUMNS);
+        self.push_conditions(&mut query, filter);
         if let Some(after) = after {
             query.push(" AND (recorded_at, topic, partition, position, log_id) < (");
             let mut values = query.separated(", ");

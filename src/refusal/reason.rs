@@ -204,13 +204,13 @@ reasons! {
     LogBusy = "log_busy", Internal, 503, of(503), NO_LOG, EVERY, BOTH, "The log has more to write than it takes.";
     ShuttingDown = "shutting_down", Internal, 503, of(503), NO_LOG, EVERY, BOTH, "The server is stopping.";
 
-    // The audit over REST.
+    // The audit, over REST and by tools.
     BadParameter = "bad_parameter", Validation, 400, Rpc::Absent, R::Request, HTTP, REST, "A parameter that is unknown or wrong.";
     BadEventId = "bad_event_id", Validation, 400, Rpc::Absent, R::Request, HTTP, REST, "An event id that is no UUID.";
-    AuditNotAllowed = "audit_not_allowed", Authz, 403, Rpc::Absent, R::AuditQueried, HTTP, REST, "A persona that may not read the audit.";
-    BadCursor = "bad_cursor", Validation, 400, Rpc::Absent, R::AuditQueried, HTTP, REST, "A cursor that is not ours, or of other filters.";
-    EventNotFound = "event_not_found", Validation, 404, Rpc::Absent, R::AuditQueried, HTTP, REST, "An event that is not in the store.";
-    StoreUnavailable = "store_unavailable", Upstream, 503, Rpc::Absent, R::AuditQueried, HTTP, REST, "The audit store is away.";
-    StoreStopped = "store_stopped", Upstream, 503, Rpc::Absent, R::AuditQueried, HTTP, REST, "The rows do not follow the log any more.";
-    StoreFailed = "store_failed", Internal, 500, Rpc::Absent, R::AuditQueried, HTTP, REST, "The store answered in a way that is not understood.";
+    AuditNotAllowed = "audit_not_allowed", Authz, 403, Rpc::Result, R::AuditQueried, EVERY, BOTH, "A persona that may not read the audit.";
+    BadCursor = "bad_cursor", Validation, 400, Rpc::Result, R::AuditQueried, EVERY, BOTH, "A cursor that is not ours, or of other filters.";
+    EventNotFound = "event_not_found", Validation, 404, Rpc::Result, R::AuditQueried, EVERY, BOTH, "An event that is not in the store.";
+    StoreUnavailable = "store_unavailable", Upstream, 503, Rpc::Result, R::AuditQueried, EVERY, BOTH, "The audit store is away.";
+    StoreStopped = "store_stopped", Upstream, 503, Rpc::Result, R::AuditQueried, EVERY, BOTH, "The rows do not follow the log any more.";
+    StoreFailed = "store_failed", Internal, 500, Rpc::Result, R::AuditQueried, EVERY, BOTH, "The store answered in a way that is not understood.";
 }

@@ -4,6 +4,7 @@
 
 mod about;
 mod arguments;
+pub mod audit;
 mod catalog;
 mod connections;
 mod fetch;
@@ -39,6 +40,7 @@ use uuid::Uuid;
 
 use crate::auth::{Persona, Principal};
 use crate::base::sha256_hex;
+use crate::dispatch::Client;
 use crate::redact::Shape;
 use crate::refusal::Reason;
 
@@ -148,6 +150,8 @@ pub struct CallContext {
     pub principal: Arc<Principal>,
     /// What the caller may reach.
     pub persona: Arc<Persona>,
+    /// What is known of the peer.
+    pub client: Arc<Client>,
     /// Fires when the call is cancelled or its deadline passed; downstream work must be stopped then.
     pub cancel: CancellationToken,
 }
@@ -197,14 +201,24 @@ impl Toolbox {
     }
 }
 
-/// The built-in tools over `connections`.
+/// The built-in tools over `connections`, and those over the audit where there is a `book` of it.
 #[must_use]
-pub fn toolbox(connections: Arc<Connections>, about: About) -> Toolbox {
-    let toolbox = Toolbox::default()
+pub fn toolbox(
+    connections: Arc<Connections>,
+    about: About,
+    book: Option<Arc<dyn audit::AuditBook>>,
+) -> Toolbox {
+    let mut toolbox = Toolbox::default()
         .with(ListConnections::new(Arc::clone(&connections)))
         .with(SqlTables::new(Arc::clone(&connections)))
         .with(SqlDescribe::new(Arc::clone(&connections)))
         .with(SqlQuery::new(Arc::clone(&connections)));
+    if let Some(book) = book {
+        toolbox = toolbox
+            .with(audit::Search::new(Arc::clone(&book)))
+            .with(audit::Overview::new(Arc::clone(&book)))
+            .with(audit::One::new(book));
+    }
     let (search, fetch) = (search::definition(), fetch::definition());
     let mut names: Vec<_> = toolbox.iter().map(|tool| tool.definition().name).collect();
     names.extend(["platform_info", search.name, fetch.name]);

@@ -286,12 +286,16 @@ async fn the_audit_is_read_by_those_who_may_once_it_is_recorded() {
     use annals::event::{Facts, Kind};
     let server = Harness::start().await;
     let events = "/api/v1/admin/audit/events";
+    let count = format!("{events}/count");
     let one = format!("{events}/0198c0de-0000-7000-8000-000000000000");
     for (what, ask, status, code) in [
         ("no key", Ask::get(events).without("authorization"), 401, "missing"),
         ("a persona that may not", Ask::get(events).key(BOB), 403, "audit_not_allowed"),
         ("a persona that may not, one event", Ask::get(&one).key(BOB), 403, "audit_not_allowed"),
         ("an unknown parameter", Ask::get(&format!("{events}?nope=1")), 400, "bad_parameter"),
+        ("a persona that may not, a count", Ask::get(&count).key(BOB), 403, "audit_not_allowed"),
+        ("a count of a page", Ask::get(&format!("{count}?limit=5")), 400, "bad_parameter"),
+        ("the store is away, a count", Ask::get(&count), 503, "store_unavailable"),
         ("no UUID", Ask::get(&format!("{events}/7")), 400, "bad_event_id"),
         ("no text", Ask::get(&format!("{events}/%ff")), 400, "bad_event_id"),
         ("the store is away", Ask::get(&format!("{events}?limit=5")).key(CARL), 503, "store_unavailable"),
@@ -317,7 +321,9 @@ async fn the_audit_is_read_by_those_who_may_once_it_is_recorded() {
     queried.sort();
     let of = |who: &str, view: &str, authorized| (who.to_owned(), view.to_owned(), authorized);
     let expected = [
+        of("sub-ann", "count", true),
         of("sub-ann", "event", true),
+        of("sub-bob", "count", false),
         of("sub-bob", "event", false),
         of("sub-bob", "events", false),
         of("sub-carl", "events", true),

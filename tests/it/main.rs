@@ -7,6 +7,7 @@ mod backup;
 mod benchmarks;
 mod canary;
 mod clients;
+mod compliance;
 mod context;
 mod crash;
 mod db;

@@ -207,7 +207,18 @@ async fn both_eras_are_served_over_stdio_and_their_rows_say_so() {
         listed["result"]["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
     assert_eq!(
         names,
-        ["fetch", "list_connections", "platform_info", "search", "sql_describe", "sql_query", "sql_tables"]
+        [
+            "audit_event",
+            "audit_overview",
+            "audit_search",
+            "fetch",
+            "list_connections",
+            "platform_info",
+            "search",
+            "sql_describe",
+            "sql_query",
+            "sql_tables"
+        ]
     );
     // Several at once, each answered under its id.
     for n in 10..30 {

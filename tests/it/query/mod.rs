@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use annals::base::Timestamp;
 use annals::db::{Postgres, Role};
-use annals::query::{Error, Filter, Query};
+use annals::query::{Count, Error, Filter, Query};
 use serde_json::{Value, json};
 use sqlx::{ConnectOptions, Connection, Executor};
 use uuid::Uuid;
@@ -96,6 +96,8 @@ async fn every_filter_selects_by_its_column() {
         (odd(|row| row.session_id = Some("other")), &[("session_id", "other")]),
         (odd(|row| row.trace_id = Some(TRACE)), &[("trace_id", TRACE)]),
         (odd(|row| row.success = Some(false)), &[("success", "false")]),
+        (odd(|row| row.error_category = Some("authz")), &[("error_category", "authz")]),
+        (odd(|row| row.error_code = Some("tool_not_allowed")), &[("error_code", "tool_not_allowed")]),
         (odd(|row| row.persona = Some("' OR true --")), &[("persona", "' OR true --")]),
         (Row { timestamp: at(10), ..completed(1) }, &[("start_time", &at(10).to_string())]),
         (Row { timestamp: at(-10), ..completed(1) }, &[("end_time", &at(0).to_string())]),
@@ -106,8 +108,29 @@ async fn every_filter_selects_by_its_column() {
         clear(&server.postgres).await;
         insert(&server.postgres, &[vec![row], others].concat()).await;
         assert_eq!(all_pages(&query, &filter(parameters)).await, [id], "{parameters:?}");
+        let one = Count { total: 1, capped: false };
+        assert_eq!(query.count(&filter(parameters), None).await.unwrap(), one, "{parameters:?}");
         assert_eq!(all_pages(&query, &filter(&[])).await.len(), 4);
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_count_is_exact_or_stops_at_its_cap() {
+    let mut rows: Vec<Row> = (0..7).map(completed).collect();
+    rows[0].event_kind = "tool_call.requested";
+    rows[1].tenant = "other";
+    let (server, query) = with_rows(&rows).await;
+    let query = query.of_tenant("default".into());
+    let count = async |parameters, cap| query.count(&filter(parameters), cap).await.unwrap();
+    for (cap, total, capped) in
+        [(None, 5, false), (Some(5), 5, false), (Some(4), 4, true), (Some(0), 0, true)]
+    {
+        assert_eq!(count(&[], cap).await, Count { total, capped }, "{cap:?}");
+    }
+    assert_eq!(count(&[("limit", "1")], None).await.total, 5, "of all pages");
+    assert_eq!(count(&[("persona", "nobody")], Some(0)).await, Count { total: 0, capped: false });
+    assert!(matches!(Query::closed().count(&filter(&[]), None).await, Err(Error::Starting)));
     server.stop().await;
 }
 
@@ -291,6 +314,7 @@ async fn a_store_that_is_away_or_slow_is_unavailable_and_never_empty() {
     postgres.stop().await.unwrap();
     assert_unavailable(query.events(&filter(&[])).await, "stopped");
     assert_unavailable(query.event(event).await, "stopped");
+    assert_unavailable(query.count(&filter(&[]), None).await, "stopped");
 
     // The same pool goes on when the store is back.
     let postgres = Postgres::start(options(data_dir.path())).await.unwrap();

@@ -27,6 +27,8 @@ pub(super) struct Row {
     pub(super) session_id: Option<&'static str>,
     pub(super) trace_id: Option<&'static str>,
     pub(super) success: Option<bool>,
+    pub(super) error_category: Option<&'static str>,
+    pub(super) error_code: Option<&'static str>,
     pub(super) personal_token: Option<&'static str>,
 }
 
@@ -66,6 +68,8 @@ impl Row {
             session_id: None,
             trace_id: None,
             success: None,
+            error_category: None,
+            error_code: None,
             personal_token: Some("\"\\u00e9 and \\\"quotes\\\"\""),
         }
     }
@@ -109,6 +113,8 @@ pub(super) async fn insert(postgres: &Postgres, rows: &[Row]) {
             .bind(row.session_id)
             .bind(row.success)
             .bind(row.trace_id)
+            .bind(row.error_category)
+            .bind(row.error_code)
             .execute(&mut writer)
             .await
             .expect("a row");
@@ -132,12 +138,12 @@ const INSERT_EVENT: &str = r#"
 INSERT INTO audit_v1.audit_events (
     log_id, tenant, topic, partition, position, recorded_at, event_id, event_kind, event_type, source, occurred_at,
     incarnation, seq, link, content, ack, ack_check, once, body_head, body_tail, received_at, call_id, persona,
-    tool_name, toolkit_kind, connection, session_id, success, trace_id, subject_id, request_id, transport, source_kind,
+    tool_name, toolkit_kind, connection, session_id, success, trace_id, error_category, error_code, subject_id, request_id, transport, source_kind,
     authorized, duration_ms, response_chars, content_blocks)
 SELECT '00000000-0000-0000-0000-000000000001', $1, $2, $3, $4, $5, $6, $7, 'annals.' || $7 || '.v1',
        'urn:annals:' || $1, $8, '00000000-0000-0000-0000-000000000002', $4, decode(repeat('22', 32), 'hex'),
        decode(repeat('11', 32), 'hex'), 'fsync', 'verified', false, '{"z": 1,  "personal":', '}', $8, $9, $10, $11,
-       $12, $13, $14, $15, $16, of_call.subject_id, of_call.request_id, of_call.transport, of_call.source_kind,
+       $12, $13, $14, $15, $16, $17, $18, of_call.subject_id, of_call.request_id, of_call.transport, of_call.source_kind,
        of_call.authorized, of_call.duration_ms, of_call.response_chars, of_call.content_blocks
 FROM (SELECT 1) AS one LEFT JOIN (VALUES ('subject', '1', 'http', 'mcp', true, 12, 2, 1)) AS of_call (
     subject_id, request_id, transport, source_kind, authorized, duration_ms, response_chars, content_blocks)

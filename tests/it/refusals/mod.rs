@@ -383,6 +383,7 @@ impl Stage {
             Input::Message(text) => Some((admin, vec![text.clone()])),
             Input::InSession(text) => Some((admin, vec![INITIALIZE.into(), text.clone()])),
             Input::OverStdio(lines) => Some((admin, lines.iter().map(|&line| line.into()).collect())),
+            Input::HttpAs(_, ask) if ask.body.is_empty() => None,
             Input::HttpAs(who, ask) => Some((self.keys[*who as usize].clone(), vec![ask.body.clone()])),
             Input::Http(ask) if reason == Reason::BodyTooLarge => Some((admin, vec![ask.body.clone()])),
             Input::Http(_) if reason == Reason::KeyUnknown => Some(("annals_nobody".into(), Vec::new())),

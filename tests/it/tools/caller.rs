@@ -43,6 +43,7 @@ pub(crate) fn context(persona: Persona, cancel: CancellationToken) -> CallContex
         call_id: uuid_v7(annals::base::Timestamp::default()),
         principal: Arc::new(principal),
         persona: Arc::new(persona),
+        client: Arc::default(),
         cancel,
     }
 }

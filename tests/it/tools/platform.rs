@@ -31,7 +31,7 @@ fn tools() -> Toolbox {
     for name in ["support", "sales", "secret"] {
         connections.declare(name, &format!("The {name} data"), ConnectionLimits::default());
     }
-    toolbox(connections, about())
+    toolbox(connections, about(), None)
 }
 
 async fn text(tools: &Toolbox, name: &str, persona: Persona) -> String {

@@ -30,7 +30,7 @@ fn tools(connections: &Arc<Connections>) -> Toolbox {
         ack: "fsync".into(),
         limits: Limits::default(),
     };
-    toolbox(Arc::clone(connections), about)
+    toolbox(Arc::clone(connections), about, None)
 }
 
 async fn ask(
