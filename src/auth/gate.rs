@@ -363,9 +363,9 @@ fn credential(presented: Presented<'_>) -> Result<&[u8], Refused> {
 
 fn message_of(reason: Reason) -> &'static str {
     match reason {
-        Reason::CredentialsMissing => "No API key: send Authorization: Bearer KEY, or X-API-Key: KEY.",
+        Reason::CredentialsMissing => "No API key: send one as Bearer in Authorization, or in X-API-Key.",
         Reason::CredentialsMalformed => {
-            "The credentials are malformed: send Authorization: Bearer KEY, or X-API-Key: KEY, not both."
+            "The credentials are malformed: send a key as Bearer in Authorization, or in X-API-Key, not both."
         }
         Reason::KeyRevoked => "The API key was revoked.",
         Reason::KeyExpired => "The API key has expired.",

@@ -195,7 +195,8 @@ impl<'a> Walk<'a> {
             return self.value(depth + 1, &below, None, key);
         }
         let names = &self.pass.redactor.names;
-        match key {
+        let known = key.to_ascii_lowercase();
+        match known.as_str() {
             "name" | "key" | "header" | "field" if self.next() == b'"' => {
                 let token = self.rest.get(..string_length(self.rest)?).unwrap_or_default();
                 named.rule = serde_json::from_str::<String>(token).ok().and_then(|name| names.rule(&name));
@@ -209,7 +210,10 @@ impl<'a> Walk<'a> {
         let start = self.out.len();
         let before = self.rest;
         self.value(depth + 1, &below, names.rule(key), key)?;
-        if matches!(key, "value" | "val" | "values" | "content" | "text") {
+        if matches!(
+            known.as_str(),
+            "value" | "val" | "values" | "content" | "text" | "string_value" | "stringvalue"
+        ) {
             let raw = before.get(..before.len() - self.rest.len()).unwrap_or_default();
             named.value = Some((start..self.out.len(), raw.to_owned()));
         }
@@ -252,6 +256,8 @@ impl<'a> Walk<'a> {
         let (mut at, mut in_key) = (0, false);
         // `["Authorization", "Bearer x"]`: a pair that is written as two items.
         let mut pair: Option<Rule> = None;
+        // `["mysql", "--password", "x"]`: the word behind an option of a command.
+        let mut option: Option<Rule> = None;
         loop {
             self.space();
             match self.next() {
@@ -267,7 +273,9 @@ impl<'a> Walk<'a> {
             let rule = columns
                 .and_then(|columns| columns.get(at).cloned().flatten())
                 .or_else(|| in_key.then_some(Rule::Borrowed("private_key")))
-                .or_else(|| if at == 1 { pair.take() } else { None });
+                .or_else(|| if at == 1 { pair.take() } else { None })
+                .or_else(|| option.take().filter(|_| !item.starts_with("\"-")));
+            option = self.option(item);
             if at == 0 && self.pass.keys && columns.is_none() && item.starts_with('"') {
                 let name = serde_json::from_str::<String>(item).ok();
                 pair =
@@ -277,6 +285,12 @@ impl<'a> Walk<'a> {
             self.value(depth + 1, &below, rule, "")?;
             at += 1;
         }
+    }
+
+    /// What the option `item` names, when it is one that takes its value from the next word.
+    fn option(&self, item: &str) -> Option<Rule> {
+        let name = item.strip_prefix("\"--").and_then(|name| name.strip_suffix('"'))?;
+        if self.pass.keys && !name.contains('=') { self.pass.redactor.names.rule(name) } else { None }
     }
 
     /// The token or value that comes next, not taken. Only strings and scalars are given whole.

@@ -57,8 +57,29 @@ static FORM_FIELD: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r#"name="([^"\r\n]{1,64})"[^\r\n]{0,128}\r?\n\r?\n([^\r\n]+)"#).expect("a regular expression")
 });
 
+static NAMED_VALUE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"(?i)"(?:value|val|string_?value)\\*""#).expect("a regular expression"));
+
 static NAMED: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r#"\\*"(?:name|key|header|field)\\*"\s*:\s*\\*"([^"\\]{1,64})\\*"\s*,\s*\\*"(?:value|val)\\*"\s*:\s*\\*"((?:[^"\\]|\\[^"])+)"#)
+    Regex::new(r#"(?i)\\*"(?:name|key|header|field)\\*"\s*:\s*\\*"([^"\\]{1,64})\\*"\s*,\s*\\*"(?:value|val|string_?value)\\*"\s*:\s*\\*"((?:[^"\\]|\\[^"])+)"#)
+        .expect("a regular expression")
+});
+
+/// An option of a command and the word behind it, as items of a list.
+static OPTION: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"["']--([A-Za-z][A-Za-z0-9_-]{1,63})["']\s*,\s*["']([^"'\n-][^"'\n]*)["']"#)
+        .expect("a regular expression")
+});
+
+/// `PASSWORD E'...'`, `U&'...'` and quotes of dollars; plain quotes are those of a pair.
+static SQL_PASSWORD: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?i)\b(?:password|identified\s+by)[\s=:]+(?:e'((?:[^'\\]|\\.|'')+)'|u&'((?:[^']|'')+)'|\$\$((?s:.+?))\$\$)")
+        .expect("a regular expression")
+});
+
+/// A scheme at the end of its line, and the credential on the next one.
+static SCHEME_THEN_LINE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?i)\bauthorization\b\W{1,4}(?:bearer|basic|token)[ \t]*\r?\n[ \t]*([^\s\x22\x27]{6,})")
         .expect("a regular expression")
 });
 
@@ -85,11 +106,29 @@ pub(super) fn find(names: &Names, text: &str, found: &mut impl FnMut(Range<usize
     if text.contains("name=\"") {
         captured(&FORM_FIELD, names, text, found);
     }
-    if text.contains("\"value") || text.contains("\"val\\\"") {
+    if text.contains('$') || text.contains('\'') {
+        all(&SQL_PASSWORD, text, "password", found);
+    }
+    if text.contains('\n') {
+        all(&SCHEME_THEN_LINE, text, "authorization", found);
+    }
+    if NAMED_VALUE.is_match(text) {
         captured(&NAMED, names, text, found);
     }
     if text.contains(['[', '(']) && text.contains(',') {
         captured(&PAIR, names, text, found);
+        captured(&OPTION, names, text, found);
+    }
+}
+
+/// Whatever group of `regex` fits.
+fn all(regex: &Regex, text: &str, rule: &'static str, found: &mut impl FnMut(Range<usize>, Rule)) {
+    for captures in regex.captures_iter(text) {
+        if let Some(value) = captures.iter().skip(1).flatten().next()
+            && is_value(value.as_str())
+        {
+            found(value.range(), Cow::Borrowed(rule));
+        }
     }
 }
 
