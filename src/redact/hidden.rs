@@ -8,6 +8,8 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
+/// Steps of a path that are looked into.
+const PATH_STEPS_MAX: usize = 16;
 /// The shortest run of base64 that is decoded.
 const BASE64_BYTES_MIN: usize = 12;
 const HEX_BYTES_MIN: usize = 16;
@@ -166,6 +168,7 @@ fn joined(text: &str, group: &[Range<usize>], wrapped: bool, found: &mut Vec<(Ra
     let part = |range: &Range<usize>| text.get(range.clone()).unwrap_or_default();
     for run in group.iter().filter(|run| run.len() >= BASE64_BYTES_MIN) {
         found.extend(decode(part(run)).map(|decoded| (run.clone(), decoded)));
+        found.extend(in_path(text, run));
     }
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return };
     if !wrapped || group.len() < 2 {
@@ -176,6 +179,24 @@ fn joined(text: &str, group: &[Range<usize>], wrapped: bool, found: &mut Vec<(Ra
     for skip in 0..4 {
         found.extend(all.get(skip..).and_then(decode).map(|decoded| (first.start..last.end, decoded)));
     }
+}
+
+/// What stands behind the slashes of `run`: a slash is base64 and the end of a step in a path, before which nothing is.
+fn in_path(text: &str, run: &Range<usize>) -> Vec<(Range<usize>, String)> {
+    let whole = text.get(run.clone()).unwrap_or_default();
+    let mut found = Vec::new();
+    for (slash, _) in whole.match_indices('/').take(PATH_STEPS_MAX) {
+        let start = run.start + slash + 1;
+        let behind = text.get(start..run.end).unwrap_or_default();
+        let step = behind.find('/').map_or(run.end, |length| start + length);
+        for range in [start..run.end, start..step] {
+            if range.len() >= BASE64_BYTES_MIN {
+                let decoded = text.get(range.clone()).and_then(decode);
+                found.extend(decoded.map(|decoded| (range, decoded)));
+            }
+        }
+    }
+    found
 }
 
 fn decode(run: &str) -> Option<String> {

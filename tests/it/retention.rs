@@ -548,7 +548,13 @@ async fn while_nobody_knows_how_far_the_projections_are_nothing_is_dropped() {
     metric_until(&server.metrics_url, "annals_retention_blocked", |blocked| blocked == 1.0).await;
     assert_eq!(metric(&server.metrics_url, "annals_log_dropped_segments_total").await, 0.0);
     assert!(bases(&home).starts_with(&before[..before.len() - 1]));
-    assert!(server.log_text().contains("the store is not there yet"), "{}", server.log_text());
+    // The line may be read after the figure.
+    let said = async {
+        while !server.log_text().contains("the store is not there yet") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, said).await.expect("the cause is not said");
     assert!(server.terminate_within(PATIENCE).await.unwrap().success());
 }
 

@@ -756,7 +756,9 @@ fn rows_of_standard_input_have_a_message_that_needs_no_http() {
         let by_key = row.recorded == Recorded::AuthFailed || reason == Reason::BodyTooLarge;
         // The session of a process ends before it only when the server stops.
         let by_key = by_key || reason == Reason::SessionNotFound;
-        if row.transports.contains(&Transport::Stdio) && !fired && !by_key {
+        // The tools that read the audit have these, too: the tests of `compliance` fire them through calls.
+        let by_tool = row.recorded == Recorded::AuditQueried;
+        if row.transports.contains(&Transport::Stdio) && !fired && !by_key && !by_tool {
             assert!(input.text().is_some(), "{}: what would a client on standard input send?", row.code);
         }
     }
