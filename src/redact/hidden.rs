@@ -167,8 +167,7 @@ pub(super) fn base64(text: &str, wrapped: bool) -> Vec<(Range<usize>, String)> {
 fn joined(text: &str, group: &[Range<usize>], wrapped: bool, found: &mut Vec<(Range<usize>, String)>) {
     let part = |range: &Range<usize>| text.get(range.clone()).unwrap_or_default();
     for run in group.iter().filter(|run| run.len() >= BASE64_BYTES_MIN) {
-        found.extend(decode(part(run)).map(|decoded| (run.clone(), decoded)));
-        found.extend(in_path(text, run));
+        found.extend(decoded_steps(text, run));
     }
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return };
     if !wrapped || group.len() < 2 {
@@ -181,22 +180,20 @@ fn joined(text: &str, group: &[Range<usize>], wrapped: bool, found: &mut Vec<(Ra
     }
 }
 
-/// What stands behind the slashes of `run`: a slash is base64 and the end of a step in a path, before which nothing is.
-fn in_path(text: &str, run: &Range<usize>) -> Vec<(Range<usize>, String)> {
+/// `run` decoded as a whole, and from each of its slashes on to the next one and to its end: a slash is a digit of base64 and
+/// the end of a step in a path, too.
+fn decoded_steps(text: &str, run: &Range<usize>) -> Vec<(Range<usize>, String)> {
     let whole = text.get(run.clone()).unwrap_or_default();
-    let mut found = Vec::new();
-    for (slash, _) in whole.match_indices('/').take(PATH_STEPS_MAX) {
-        let start = run.start + slash + 1;
-        let behind = text.get(start..run.end).unwrap_or_default();
-        let step = behind.find('/').map_or(run.end, |length| start + length);
-        for range in [start..run.end, start..step] {
-            if range.len() >= BASE64_BYTES_MIN {
-                let decoded = text.get(range.clone()).and_then(decode);
-                found.extend(decoded.map(|decoded| (range, decoded)));
-            }
-        }
-    }
-    found
+    let behind_slashes = whole.match_indices('/').map(|(slash, _)| run.start + slash + 1);
+    let starts = std::iter::once(run.start).chain(behind_slashes.take(PATH_STEPS_MAX));
+    let ranges = starts.flat_map(|start| {
+        let step = text.get(start..run.end).and_then(|rest| rest.find('/'));
+        [Some(start..run.end), step.map(|length| start..start + length)].into_iter().flatten()
+    });
+    ranges
+        .filter(|range| range.len() >= BASE64_BYTES_MIN)
+        .filter_map(|range| Some((range.clone(), decode(text.get(range)?)?)))
+        .collect()
 }
 
 fn decode(run: &str) -> Option<String> {

@@ -57,9 +57,6 @@ static FORM_FIELD: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r#"name="([^"\r\n]{1,64})"[^\r\n]{0,128}\r?\n\r?\n([^\r\n]+)"#).expect("a regular expression")
 });
 
-static NAMED_VALUE: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r#"(?i)"(?:value|val|string_?value)\\*""#).expect("a regular expression"));
-
 static NAMED: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r#"(?i)\\*"(?:name|key|header|field)\\*"\s*:\s*\\*"([^"\\]{1,64})\\*"\s*,\s*\\*"(?:value|val|string_?value)\\*"\s*:\s*\\*"((?:[^"\\]|\\[^"])+)"#)
         .expect("a regular expression")
@@ -112,7 +109,7 @@ pub(super) fn find(names: &Names, text: &str, found: &mut impl FnMut(Range<usize
     if text.contains('\n') {
         all(&SCHEME_THEN_LINE, text, "authorization", found);
     }
-    if NAMED_VALUE.is_match(text) {
+    if text.contains('"') && text.contains(':') {
         captured(&NAMED, names, text, found);
     }
     if text.contains(['[', '(']) && text.contains(',') {
