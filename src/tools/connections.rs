@@ -290,6 +290,43 @@ impl Listed {
     }
 }
 
+/// The connection that a call names, or leaves to what its caller reaches.
+pub(super) struct Choice {
+    connections: Arc<Connections>,
+    name: Option<String>,
+}
+
+impl Choice {
+    /// Of `connections`: the one that was asked for, else the only one there is, else still open.
+    pub(super) fn new(connections: &Arc<Connections>, asked: Option<String>) -> Self {
+        Self { connections: Arc::clone(connections), name: asked.or_else(|| connections.only()) }
+    }
+
+    /// What [`Prepared::connection`] tells.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// What [`Prepared::resolve`] does.
+    ///
+    /// # Errors
+    /// As [`Connections::resolve`].
+    pub(super) fn resolve(&mut self, persona: &Persona) -> Result<(), ToolError> {
+        self.name = Some(self.connections.resolve(self.name.as_deref(), persona)?);
+        Ok(())
+    }
+
+    /// The name to run with, which `persona` may reach.
+    ///
+    /// # Errors
+    /// As [`Connections::resolve`], and `connection_not_allowed`.
+    pub(super) fn settle(&self, persona: &Persona) -> Result<String, ToolError> {
+        let name = self.connections.resolve(self.name.as_deref(), persona)?;
+        allowed(persona, &name)?;
+        Ok(name)
+    }
+}
+
 /// Dispatch asks the persona before; this holds when a tool is called in another way.
 ///
 /// # Errors

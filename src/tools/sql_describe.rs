@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::catalog::{Column, ForeignKey, Kind, Table, TableIndex};
-use super::connections::{Connections, allowed};
+use super::connections::{Choice, Connections};
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult, arguments};
 use crate::auth::Persona;
 
@@ -42,14 +42,14 @@ impl Tool for SqlDescribe {
 
     fn parse(&self, arguments: &RawValue) -> Result<Box<dyn Prepared>, ToolError> {
         let asked: Arguments = arguments::read("sql_describe", &["table", "connection"], arguments)?;
-        let connection = asked.connection.or_else(|| self.connections.only());
+        let connection = Choice::new(&self.connections, asked.connection);
         Ok(Box::new(Call { table: asked.table, connection, connections: Arc::clone(&self.connections) }))
     }
 }
 
 struct Call {
     table: String,
-    connection: Option<String>,
+    connection: Choice,
     connections: Arc<Connections>,
 }
 
@@ -94,19 +94,16 @@ impl<'a> Described<'a> {
 
 impl Prepared for Call {
     fn resolve(&mut self, persona: &Persona) -> Result<(), ToolError> {
-        self.connection = Some(self.connections.resolve(self.connection.as_deref(), persona)?);
-        Ok(())
+        self.connection.resolve(persona)
     }
 
     fn connection(&self) -> Option<&str> {
-        self.connection.as_deref()
+        self.connection.name()
     }
 
-    fn run(mut self: Box<Self>, context: CallContext) -> BoxFuture<'static, Result<ToolResult, ToolError>> {
+    fn run(self: Box<Self>, context: CallContext) -> BoxFuture<'static, Result<ToolResult, ToolError>> {
         Box::pin(async move {
-            self.resolve(&context.persona)?;
-            let name = self.connection.clone().unwrap_or_default();
-            allowed(&context.persona, &name)?;
+            let name = self.connection.settle(&context.persona)?;
             let catalog = self.connections.catalog(&name, &context.cancel).await?;
             ToolResult::from_serialize(&Described::of(&name, catalog.table(&self.table)?))
         })

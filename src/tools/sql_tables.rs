@@ -9,7 +9,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::catalog::{Catalog, Kind, Table};
-use super::connections::{Connections, allowed};
+use super::connections::{Choice, Connections};
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult, arguments};
 use crate::auth::Persona;
 use crate::base::{nearest, planted, whole};
@@ -54,7 +54,7 @@ impl Tool for SqlTables {
         let asked: Arguments = arguments::read("sql_tables", &accepted, arguments)?;
         let pattern = asked.pattern.as_deref().map(glob).transpose()?;
         Ok(Box::new(Call {
-            connection: asked.connection.or_else(|| self.connections.only()),
+            connection: Choice::new(&self.connections, asked.connection),
             connections: Arc::clone(&self.connections),
             schema: asked.schema,
             pattern,
@@ -77,7 +77,7 @@ fn glob(pattern: &str) -> Result<GlobMatcher, ToolError> {
 }
 
 struct Call {
-    connection: Option<String>,
+    connection: Choice,
     connections: Arc<Connections>,
     schema: Option<String>,
     pattern: Option<GlobMatcher>,
@@ -108,19 +108,16 @@ struct Listed<'a> {
 
 impl Prepared for Call {
     fn resolve(&mut self, persona: &Persona) -> Result<(), ToolError> {
-        self.connection = Some(self.connections.resolve(self.connection.as_deref(), persona)?);
-        Ok(())
+        self.connection.resolve(persona)
     }
 
     fn connection(&self) -> Option<&str> {
-        self.connection.as_deref()
+        self.connection.name()
     }
 
-    fn run(mut self: Box<Self>, context: CallContext) -> BoxFuture<'static, Result<ToolResult, ToolError>> {
+    fn run(self: Box<Self>, context: CallContext) -> BoxFuture<'static, Result<ToolResult, ToolError>> {
         Box::pin(async move {
-            self.resolve(&context.persona)?;
-            let name = self.connection.clone().unwrap_or_default();
-            allowed(&context.persona, &name)?;
+            let name = self.connection.settle(&context.persona)?;
             let catalog = self.connections.catalog(&name, &context.cancel).await?;
             ToolResult::from_serialize(&self.answer(&name, &catalog)?)
         })

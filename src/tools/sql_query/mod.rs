@@ -20,7 +20,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::arguments;
-use super::connections::{Connections, allowed};
+use super::connections::{Choice, Connections};
 use super::{CallContext, Definition, DefinitionSource, Prepared, Tool, ToolError, ToolResult};
 use crate::auth::Persona;
 use crate::refusal::Reason;
@@ -77,10 +77,9 @@ impl Tool for SqlQuery {
                 "Leave it out for the connection's own limit.",
             ));
         }
-        let connection = arguments.connection.or_else(|| self.connections.only());
         Ok(Box::new(Call {
             sql: arguments.sql,
-            connection,
+            connection: Choice::new(&self.connections, arguments.connection),
             limit: arguments.limit,
             connections: Arc::clone(&self.connections),
             statement_check: self.statement_check,
@@ -90,7 +89,7 @@ impl Tool for SqlQuery {
 
 struct Call {
     sql: String,
-    connection: Option<String>,
+    connection: Choice,
     limit: Option<u64>,
     connections: Arc<Connections>,
     statement_check: bool,
@@ -98,12 +97,11 @@ struct Call {
 
 impl Prepared for Call {
     fn resolve(&mut self, persona: &Persona) -> Result<(), ToolError> {
-        self.connection = Some(self.connections.resolve(self.connection.as_deref(), persona)?);
-        Ok(())
+        self.connection.resolve(persona)
     }
 
     fn connection(&self) -> Option<&str> {
-        self.connection.as_deref()
+        self.connection.name()
     }
 
     fn run(self: Box<Self>, context: CallContext) -> BoxFuture<'static, Result<ToolResult, ToolError>> {
@@ -112,10 +110,8 @@ impl Prepared for Call {
 }
 
 impl Call {
-    async fn answer(mut self: Box<Self>, context: CallContext) -> Result<ToolResult, ToolError> {
-        self.resolve(&context.persona)?;
-        let name = self.connection.clone().unwrap_or_default();
-        allowed(&context.persona, &name)?;
+    async fn answer(self: Box<Self>, context: CallContext) -> Result<ToolResult, ToolError> {
+        let name = self.connection.settle(&context.persona)?;
         let checked = if self.statement_check { Some(check::check(&self.sql)?) } else { None };
         let (pool, limits) = self.connections.pool(&name)?;
         let sql =
