@@ -11,9 +11,7 @@ use crate::reading;
 const EVENTS: &str = "/api/v1/admin/audit/events";
 
 fn with_role(home: &Home, server: &Server, role: &str) -> Caller {
-    let made = home.annals(&["key", "create", "--name", role, "--role", role]);
-    assert_eq!(made.code, Some(0), "{}", made.stderr);
-    Caller::with_key(server, made.stdout.trim_end())
+    Caller::with_key(server, &home.key(role, role, &[]))
 }
 
 /// The structured result of a call that must succeed, and the call's id.

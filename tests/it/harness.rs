@@ -68,6 +68,13 @@ impl Home {
         }
     }
 
+    /// A new key of `role`, made by `annals key create` with the options `more`.
+    pub(crate) fn key(&self, name: &str, role: &str, more: &[&str]) -> String {
+        let made = self.annals(&[&["key", "create", "--name", name, "--role", role], more].concat());
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+        made.stdout.trim_end().to_owned()
+    }
+
     /// `annals stdio` with `key` in its environment, not started yet.
     pub(crate) fn stdio(&self, key: Option<&str>) -> Command {
         let mut command = self.command(&["stdio"]);

@@ -101,12 +101,8 @@ async fn a_key_without_a_rate_limit_is_exempt_and_shown_as_such() {
     std::fs::write(&config, "limits: {calls_per_minute: 1, calls_burst: 2}\n").unwrap();
     let args = ["--config", config.to_str().unwrap()];
     let server = home.serve(&args);
-    let key = |name: &str, flags: &[&str]| {
-        let made = home.annals(&[&["key", "create", "--name", name, "--role", "analyst"], flags].concat());
-        assert_eq!(made.code, Some(0), "{made:?}");
-        made.stdout.trim().to_owned()
-    };
-    let (agent, batch) = (key("agent", &[]), key("batch", &["--no-limit"]));
+    let agent = home.key("agent", "analyst", &[]);
+    let batch = home.key("batch", "analyst", &["--no-limit"]);
     assert_eq!(limited_of_five(&server, &agent).await, 3);
     assert_eq!(limited_of_five(&server, &batch).await, 0);
     assert_eq!(limited_of_five(&server, &server.admin_key).await, 0, "the key of the environment");

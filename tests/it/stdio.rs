@@ -477,8 +477,7 @@ async fn a_bad_key_is_refused_over_stdio_at_the_start_and_at_each_message() {
     };
     assert_eq!(until_recorded(&home, "a refusal", failed).await, "unknown");
 
-    let made = home.annals(&["key", "create", "--name", "ann", "--role", "analyst"]);
-    let key = made.stdout.trim().to_owned();
+    let key = home.key("ann", "analyst", &[]);
     let mut process = Process::start(&home, &key);
     process.initialize().await;
     assert_eq!(

@@ -294,21 +294,14 @@ impl Stage {
         );
         std::fs::write(&config, text).unwrap();
         let server = home.serve(&["--sample", "--config", config.to_str().unwrap()]);
-        let create = |name: &str, role: &str, more: &[&str]| {
-            let mut args = vec!["key", "create", "--name", name, "--role", role];
-            args.extend(more);
-            let made = home.annals(&args);
-            assert_eq!(made.code, Some(0), "{}", made.stderr);
-            made.stdout.trim_end().to_owned()
-        };
         let soon = SystemClock.now().plus_micros(5_000_000);
         // In the order of `Who`.
         let keys = vec![
-            create("revoked", "analyst", &[]),
-            create("expired", "analyst", &["--expires", &soon.to_string()]),
-            create("auditor", "auditor", &[]),
-            create("analyst", "analyst", &[]),
-            create("narrow", "narrow", &[]),
+            home.key("revoked", "analyst", &[]),
+            home.key("expired", "analyst", &["--expires", &soon.to_string()]),
+            home.key("auditor", "auditor", &[]),
+            home.key("analyst", "analyst", &[]),
+            home.key("narrow", "narrow", &[]),
         ];
         let listed: Value = serde_json::from_str(&home.annals(&["key", "list", "--json"]).stdout).unwrap();
         let revoked = listed.as_array().unwrap().iter().find(|key| key["name"] == "revoked").unwrap();

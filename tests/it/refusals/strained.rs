@@ -346,17 +346,10 @@ async fn every_row_of_a_server_under_strain_fires_its_event() {
     let postgres = attached(&home).await;
     let mut watcher = superuser(&postgres, &home.data_dir()).connect().await.unwrap();
     run(&mut watcher, TROUBLE).await;
-    let create = |name: &str, role: &str, more: &[&str]| {
-        let mut args = vec!["key", "create", "--name", name, "--role", role];
-        args.extend(more);
-        let made = home.annals(&args);
-        assert_eq!(made.code, Some(0), "{}", made.stderr);
-        made.stdout.trim_end().to_owned()
-    };
     let keys = vec![
-        create("busy", "analyst", &["--no-limit"]),
-        create("hasty", "analyst", &[]),
-        create("gardener", "gardener", &[]),
+        home.key("busy", "analyst", &["--no-limit"]),
+        home.key("hasty", "analyst", &[]),
+        home.key("gardener", "gardener", &[]),
     ];
     let mut strained = Strained::new(&home, Stage::over(server, keys.clone()));
     statements(&mut strained).await;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use annals::auth::{Globs, Persona, Principal};
 use annals::base::{SystemClock, uuid_v7};
@@ -10,7 +11,7 @@ use annals::event::AuthMethod;
 use annals::tools::{CallContext, ConnectionLimits, Connections, Prepared, Tool, ToolError};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
 use tokio_util::sync::CancellationToken;
 
 /// The private server's superuser.
@@ -89,4 +90,24 @@ pub(crate) fn sample_connections(postgres: &Postgres, limits: ConnectionLimits) 
 pub(crate) fn superuser(postgres: &Postgres, data_dir: &std::path::Path) -> PgConnectOptions {
     let password = std::fs::read_to_string(data_dir.join("keys").join(SUPERUSER)).unwrap();
     postgres.connect_options(Role::SampleOwner).username(SUPERUSER).password(password.trim())
+}
+
+/// Waits until `expected` statements of our tools with `text` in them run on the server that `watcher` sees.
+pub(crate) async fn await_statements(watcher: &mut PgConnection, text: &str, expected: i64) {
+    let mut seen = -1;
+    for _ in 0..500 {
+        seen = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE application_name = 'annals sql_query' AND state = 'active' AND query LIKE '%' || $1 || '%'",
+        )
+        .bind(text)
+        .fetch_one(&mut *watcher)
+        .await
+        .unwrap();
+        if seen == expected {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(seen, expected, "statements that run");
 }

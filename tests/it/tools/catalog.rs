@@ -16,7 +16,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::caller::{
-    call, call_text, context, no_connections, persona, prepare, sample_connections, superuser,
+    await_statements, call, call_text, context, no_connections, persona, prepare, sample_connections,
+    superuser,
 };
 use super::sample::load;
 use crate::db::server::TestServer;
@@ -247,20 +248,7 @@ impl Blocked {
     }
 
     async fn await_reads(&mut self, expected: i64) {
-        let mut seen = -1;
-        for _ in 0..500 {
-            seen = sqlx::query_scalar(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'annals sql_query' AND state = 'active'",
-            )
-            .fetch_one(&mut self.watcher)
-            .await
-            .unwrap();
-            if seen == expected {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        assert_eq!(seen, expected, "reads that run");
+        await_statements(&mut self.watcher, "", expected).await;
     }
 
     async fn unlock(&mut self) {

@@ -11,7 +11,7 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::caller::{call, context, persona, prepare, sample_connections, superuser};
+use super::caller::{await_statements, call, context, persona, prepare, sample_connections, superuser};
 use crate::db::server::TestServer;
 
 /// In the select list, where the series is not written to a temporary file first: that is bounded.
@@ -40,20 +40,7 @@ impl Running {
 
     /// Waits until `expected` statements of ours run on the server.
     async fn await_statements(&mut self, expected: i64) {
-        let mut seen = -1;
-        for _ in 0..250 {
-            seen = sqlx::query_scalar(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'annals sql_query' AND state = 'active' AND query ~ 'FETCH'",
-            )
-            .fetch_one(&mut self.watcher)
-            .await
-            .unwrap();
-            if seen == expected {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        assert_eq!(seen, expected, "statements that run");
+        await_statements(&mut self.watcher, "FETCH", expected).await;
     }
 
     async fn sessions(&mut self) -> Vec<i32> {
